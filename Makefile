@@ -6,6 +6,8 @@ READY  := $(VENV)/.ready
 SERVABLE := $(VENV)/.servable
 NATIVE := $(shell find native -type f 2>/dev/null)
 SOURCES := $(filter %.h %.c %.cpp,$(NATIVE))
+INCLUDE := "import sysconfig; print(sysconfig.get_path('include'))"
+MODULES := $(wildcard native/*/module.cpp native/gate/bindings/*.cpp)
 
 # Tests start many processes: what one has compiled, the next need not, nor what nobody imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -67,6 +69,8 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(SOURCES)
+	printf '%s\n' $(MODULES) | xargs -P 2 -n 1 sh -c '$(BIN)/clang-tidy --quiet $$0 -- -std=c++20 -I native -I native/gate \
+		-isystem $(shell $(BIN)/python -m nanobind --include_dir) -I $(shell $(BIN)/python -c $(INCLUDE)) 2> /dev/null'
 	$(BIN)/mypy -n 2
 
 # Writes Python and native code as `lint` wants it.

@@ -43,7 +43,7 @@ class SpareDescriptor {
   int fd_ = -1;
 };
 
-// Says *words* and closes. What the client has sent is read, so that it is not reset before it has heard them.
+// Says *words* and closes. What the client has sent is read, so that it is not reset before it has read them.
 inline void turn_away(int fd, std::string_view words) {
   constexpr int kReads = 16;
   char buffer[4096];

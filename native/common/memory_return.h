@@ -11,7 +11,7 @@ namespace astrarium::front {
 // Of one thread, which says now and then how many bytes are held.
 class MemoryReturn {
  public:
-  void held(std::size_t bytes) { most_ = std::max(most_, bytes); }
+  void note(std::size_t bytes) { most_ = std::max(most_, bytes); }
 
   // Whether there was so much that it is worth looking.
   bool had_much() const { return most_ > kMuch; }
@@ -19,7 +19,7 @@ class MemoryReturn {
   // To be called about once a second. Looking for what can be given back takes some milliseconds, so that is done only
   // after a peak, and not before it has been over for as long as that.
   void look(std::size_t bytes) {
-    held(bytes);
+    note(bytes);
     const bool is_over = had_much() && bytes < most_ / 4;
     if (is_over && was_over_) {
       ::malloc_trim(kKept);

@@ -81,12 +81,12 @@ class Bell {
     std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with the one in `ring`
   }
 
-  // *heard*: whether the descriptor was readable; else there is nothing to read from it.
-  void wakes(bool heard = true) {
+  // *readable*: whether the descriptor was readable; else there is nothing to read from it.
+  void wakes(bool readable = true) {
     asleep_.store(false, std::memory_order_relaxed);
-    if (!heard) return;
+    if (!readable) return;
     std::uint64_t count = 0;
-    [[maybe_unused]] const auto read = ::read(fd_, &count, sizeof count);
+    [[maybe_unused]] const auto size_read = ::read(fd_, &count, sizeof count);
   }
 
   // Whether ringing would wake somebody; a moment later that may be otherwise.
@@ -101,8 +101,8 @@ class Bell {
   }
 
   void ring_aloud() {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(fd_, &one, sizeof one);
+    const std::uint64_t increment = 1;
+    [[maybe_unused]] const auto size_written = ::write(fd_, &increment, sizeof increment);
   }
 
  private:

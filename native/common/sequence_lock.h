@@ -1,6 +1,6 @@
 // Numbers that belong together are changed together: by one thread, between two steps of a sequence that others look
 // at. A reader takes what it has read only if the sequence stood still meanwhile, so it never sees half of a change. To
-// the writer this costs two stores to a line that it writes anyway.
+// the writer this costs two stores to a cache line that it writes anyway.
 #pragma once
 
 #include <atomic>
@@ -23,8 +23,8 @@ class SequenceLock {
   auto read(Read numbers) const {
     for (;;) {
       const std::uint64_t before = begin_read();
-      auto found = numbers();
-      if (is_unchanged(before)) return found;
+      auto result = numbers();
+      if (is_unchanged(before)) return result;
       std::this_thread::yield();  // the writer may have lost its processor in the middle of a change
     }
   }

@@ -29,8 +29,8 @@ class OpenCallLimit {
  public:
   static constexpr Time kStretch = 100 * kMillisecond;  // long enough for some batches to end
   static constexpr double kShare = 0.5;                 // of the objective
-  static constexpr double kRecovery =
-      1.5;  // by which a limit is forgotten after each stretch in which calls did not queue up
+  // By which a limit is forgotten after each stretch in which calls did not queue up.
+  static constexpr double kRecovery = 1.5;
 
   void plan(const Model& model, int gpus, Time now) {
     const double best = best_time(model);
@@ -55,9 +55,9 @@ class OpenCallLimit {
     if (open <= queued_.load(std::memory_order_relaxed)) always_queued_.store(false, std::memory_order_relaxed);
     if (now - began_ < kStretch) return;
     const double rate = rate_.load(std::memory_order_relaxed);
-    const double found = static_cast<double>(answers_) / static_cast<double>(now - began_);
+    const double measured = static_cast<double>(answers_) / static_cast<double>(now - began_);
     const bool queued = always_queued_.load(std::memory_order_relaxed);
-    rate_.store(std::min(promised_, queued ? kShare * found : kRecovery * rate), std::memory_order_relaxed);
+    rate_.store(std::min(promised_, queued ? kShare * measured : kRecovery * rate), std::memory_order_relaxed);
     began_ = now;
     answers_ = 0;
     always_queued_.store(true, std::memory_order_relaxed);
@@ -154,8 +154,8 @@ class Admission {
 
  private:
   static constexpr Time kWider = 90'000, kNarrower = 10'000;  // nanoseconds
-  static constexpr double kWidest =
-      0.4;  // of an objective: with less than the rest of it, hardly a batch could be planned
+  // Of an objective: with less than the rest of it, hardly a batch could be planned.
+  static constexpr double kWidest = 0.4;
 
   struct alignas(kCacheLine) Gate {
     std::atomic<std::int64_t> open = 0;

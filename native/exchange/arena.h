@@ -37,17 +37,18 @@ class Arena {
   // What a block of at least *bytes* takes.
   static std::size_t rounded(std::size_t bytes) { return kSmallest << order_of(bytes); }
 
-  // The offset of a block of at least *bytes*, or kNone where there is no room.
+  // The offset of a block of at least *bytes*, or kNone where none is free.
   std::int64_t take(std::size_t bytes) {
     const int order = order_of(bytes);
     if (order > top_) return kNone;
     const std::lock_guard lock(mutex_);
-    int found = order;
-    while (found <= top_ && free_[static_cast<std::size_t>(found)] == kEnd) ++found;
-    if (found > top_) return kNone;
-    const Place place = free_[static_cast<std::size_t>(found)];
-    unlink(place, found);
-    for (--found; found >= order; --found) link(place + (Place{1} << found), found);  // the upper half is not needed
+    int free_order = order;
+    while (free_order <= top_ && free_[static_cast<std::size_t>(free_order)] == kEnd) ++free_order;
+    if (free_order > top_) return kNone;
+    const Place place = free_[static_cast<std::size_t>(free_order)];
+    unlink(place, free_order);
+    for (--free_order; free_order >= order; --free_order)
+      link(place + (Place{1} << free_order), free_order);  // the upper half is not needed
     order_[place] = static_cast<std::int8_t>(order);
     used_ += kSmallest << order;
     return static_cast<std::int64_t>(kSmallest * place);

@@ -36,9 +36,9 @@ struct Origin {
 
   // Accepted calls that have not ended.
   std::int64_t open() const {
-    std::int64_t found = 0;
-    for (const ModelTally& one : tallies) found += one.open();
-    return found;
+    std::int64_t open_calls = 0;
+    for (const ModelTally& tally : tallies) open_calls += tally.open();
+    return open_calls;
   }
 };
 

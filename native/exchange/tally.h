@@ -68,10 +68,10 @@ struct alignas(kCacheLine) ModelTally {
   TimedCount success, fail, queue;
 
   std::int64_t open() const {
-    std::int64_t found = accepted.get();
+    std::int64_t open_calls = accepted.get();
     for (const auto& causes : ended)
-      for (const Count& one : causes) found -= one.get();
-    return found;
+      for (const Count& count : causes) open_calls -= count.get();
+    return open_calls;
   }
 
   void call_ended(Outcome outcome, Cause cause, Time took) {
@@ -114,7 +114,7 @@ class AnsweredCalls {
   // Those from this number on that are still here; the number becomes that of the next one.
   std::vector<AnsweredCall> since(std::int64_t& number) const {
     const std::int64_t end = next_.get();
-    std::vector<AnsweredCall> found;
+    std::vector<AnsweredCall> calls;
     for (std::int64_t at = std::max(number, end - static_cast<std::int64_t>(kKept)); at < end; ++at) {
       const Slot& slot = slots_[static_cast<std::size_t>(at) % kKept];
       if (slot.number.load(std::memory_order_acquire) != at) continue;
@@ -122,10 +122,10 @@ class AnsweredCalls {
       for (int i = 0; i < kFields; ++i) f[i] = slot.fields[i].load(std::memory_order_relaxed);
       std::atomic_thread_fence(std::memory_order_acquire);
       if (slot.number.load(std::memory_order_relaxed) != at) continue;
-      found.push_back({f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8], f[9], f[10]});
+      calls.push_back({f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8], f[9], f[10]});
     }
     number = end;
-    return found;
+    return calls;
   }
 
  private:

@@ -46,7 +46,7 @@ struct Ticket {
   int held = 0;  // rows in cancelled batches that a worker may still write for: until then it cannot go home
   Outcome outcome = Outcome::kOpen;  // kInTime where it is answered: the origin knows when its client has it
   Cause cause = Cause::kNone;
-  std::string reason;                              // what a client is told of a failure
+  std::string reason;                              // of a failure, in words for the client
   std::vector<std::vector<Written>> reply_shapes;  // by row; empty: the model's own
   bool retried = false;
   std::int64_t seen = 0;  // in which audit

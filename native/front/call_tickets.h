@@ -41,7 +41,7 @@ struct ClientTicket : Ticket {
   void trim() {
     constexpr std::size_t kKept = 1 << 16;
     for (protocol::Input& tensor : call.inputs)
-      if (tensor.made.capacity() > kKept) protocol::trim(tensor.made);
+      if (tensor.own_bytes.capacity() > kKept) protocol::trim(tensor.own_bytes);
     if (call.id.capacity() > kKept) protocol::trim(call.id);
   }
 };
@@ -54,9 +54,9 @@ class CallTickets {
   // A call is read into this one before anybody knows whether it is taken.
   ClientTicket& spare() {
     if (unused_.empty()) {
-      made_.push_back(std::make_unique<ClientTicket>());
-      made_.back()->number = static_cast<std::int64_t>(made_.size()) - 1;
-      unused_.push_back(made_.back().get());
+      all_tickets_.push_back(std::make_unique<ClientTicket>());
+      all_tickets_.back()->number = static_cast<std::int64_t>(all_tickets_.size()) - 1;
+      unused_.push_back(all_tickets_.back().get());
     }
     return *unused_.back();
   }
@@ -100,7 +100,7 @@ class CallTickets {
     if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - received), Beginning::kRefused;
     if (!take_arriving(ticket)) return Beginning::kWaits;
     incoming.places = places_of(ticket, area);
-    placed(ticket, model);
+    note_inputs(ticket, model);
     incoming.ticket = &ticket;
     unused_.pop_back();
     return Beginning::kBegun;
@@ -108,7 +108,7 @@ class CallTickets {
 
   // All tensors of a call that was begun are here; it is taken or refused. *is_served*: its model is still what it was.
   Taking finish(Caller& caller, Incoming& incoming, bool is_served) {
-    ClientTicket& ticket = arrived(incoming);
+    ClientTicket& ticket = end_arrival(incoming);
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     if (!model.limited.empty() && !takes_values(ticket, model, exchange_.memory + ticket.block)) {
       put_back(ticket);
@@ -131,7 +131,7 @@ class CallTickets {
   // Refuses a call that was begun and can no longer be in time; false where it can.
   bool expire(Incoming& incoming, Time now) {
     if (incoming.is_refused() || now <= incoming.ticket->deadline) return false;
-    ClientTicket& ticket = arrived(incoming);
+    ClientTicket& ticket = end_arrival(incoming);
     put_back(ticket);
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     refuse(model, Verdict::kTooLate, ticket.deadline - ticket.received, now - ticket.received);
@@ -140,11 +140,11 @@ class CallTickets {
 
   // Its client has gone before all of it was here.
   void abandon(Incoming& incoming) {
-    if (!incoming.is_refused()) put_back(arrived(incoming));
+    if (!incoming.is_refused()) put_back(end_arrival(incoming));
   }
   const Refusal& refusal() const { return refusals_.last(); }
   // In the place of an answer with an element that is no text.
-  const Refusal& no_text(const protocol::NoText& found) { return refusals_.no_text(found), refusals_.last(); }
+  const Refusal& no_text(const protocol::NoText& problem) { return refusals_.no_text(problem), refusals_.last(); }
 
   // Lets the scheduler take all calls that were taken here.
   void send() {
@@ -206,9 +206,9 @@ class CallTickets {
       if (model.limited[next] != at) continue;
       ++next;
       const protocol::Spec& input = model.inputs[at];
-      const std::size_t found = protocol::first_outside(data, input.type->kind, *input.limits);
-      if (found == protocol::kAllInside) continue;
-      refusals_.out_of_range(model.name, input, tensor.shape, data, found);
+      const std::size_t outside = protocol::first_outside(data, input.type->kind, *input.limits);
+      if (outside == protocol::kAllInside) continue;
+      refusals_.out_of_range(model.name, input, tensor.shape, data, outside);
       return false;
     }
     return true;
@@ -218,7 +218,7 @@ class CallTickets {
   bool place(ClientTicket& ticket, const ServedModel& model) {
     if (!take_block(ticket)) return false;
     ticket.call.place(exchange_.memory + ticket.block);
-    return placed(ticket, model), true;
+    return note_inputs(ticket, model), true;
   }
 
   bool take_block(ClientTicket& ticket) {
@@ -231,7 +231,7 @@ class CallTickets {
     return true;
   }
 
-  void placed(ClientTicket& ticket, const ServedModel& model) {
+  void note_inputs(ClientTicket& ticket, const ServedModel& model) {
     if (!model.fixed_inputs)
       for (const protocol::Input& tensor : ticket.call.inputs)
         ticket.inputs.push_back({tensor.shape, tensor.data.size()});
@@ -242,7 +242,7 @@ class CallTickets {
   static bool is_light(const protocol::Call& call) {
     constexpr std::size_t kMost = 4096;
     std::size_t size = call.id.size();
-    for (const protocol::Input& tensor : call.inputs) size += tensor.made.size();
+    for (const protocol::Input& tensor : call.inputs) size += tensor.own_bytes.size();
     return size <= kMost;
   }
 
@@ -255,7 +255,7 @@ class CallTickets {
     exchange_.arriving.fetch_sub(bytes, std::memory_order_relaxed);
     return false;
   }
-  ClientTicket& arrived(Incoming& incoming) {
+  ClientTicket& end_arrival(Incoming& incoming) {
     ClientTicket& ticket = *std::exchange(incoming.ticket, nullptr);
     exchange_.arriving.fetch_sub(block_size(ticket, ticket.replies - ticket.block), std::memory_order_relaxed);
     return ticket;
@@ -272,17 +272,17 @@ class CallTickets {
   // Where tensors that were read as if they lay in *area* go, in their order there; those that came as JSON go there
   // now.
   std::vector<Incoming::Place> places_of(const ClientTicket& ticket, std::string_view area) const {
-    std::vector<std::pair<const char*, Incoming::Place>> found;
+    std::vector<std::pair<const char*, Incoming::Place>> by_source;
     char* to = exchange_.memory + ticket.block;
     for (const protocol::Input& tensor : ticket.call.inputs) {
       const bool follows = tensor.data.data() >= area.data() && tensor.data.data() < area.data() + area.size();
       if (!follows) std::copy(tensor.data.begin(), tensor.data.end(), to);
-      else if (!tensor.data.empty()) found.push_back({tensor.data.data(), {to, tensor.data.size()}});
+      else if (!tensor.data.empty()) by_source.push_back({tensor.data.data(), {to, tensor.data.size()}});
       to = protocol::Call::clear_gap(to, tensor.data.size());
     }
-    std::sort(found.begin(), found.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
+    std::sort(by_source.begin(), by_source.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     std::vector<Incoming::Place> places;
-    for (const auto& [_, place] : found) places.push_back(place);
+    for (const auto& [_, place] : by_source) places.push_back(place);
     return places;
   }
 
@@ -337,25 +337,25 @@ class CallTickets {
     for (const auto& row : ticket.reply_shapes)
       if (!alike(row, ticket.reply_shapes.front())) return refusals_.unequal(model.name), nullptr;
     const bool varies = !ticket.reply_shapes.empty() && !ticket.reply_shapes.front().empty();
-    protocol::ReplyLayout& layout = !varies && model.reply_bytes ? model.layout : rooms_of(ticket);
+    protocol::ReplyLayout& layout = !varies && model.reply_bytes ? model.layout : layout_of(ticket);
     layout.first = exchange_.memory + ticket.replies;
     layout.bytes = ticket.reply_bytes;
     return fit(model, layout, ticket.rows) ? &layout : (refusals_.not_there(), nullptr);
   }
 
-  // By what the worker said.
-  protocol::ReplyLayout& rooms_of(const ClientTicket& ticket) {
+  // From the shapes that the worker reported.
+  protocol::ReplyLayout& layout_of(const ClientTicket& ticket) {
     const std::size_t count = ticket.reply_shapes.empty() ? 0 : ticket.reply_shapes.front().size();
-    rooms_.shapes.resize(count);
-    rooms_.sizes.clear();
-    for (std::size_t at = 0; at < count; ++at) rooms_.shapes[at] = ticket.reply_shapes.front()[at].shape;
+    layout_.shapes.resize(count);
+    layout_.sizes.clear();
+    for (std::size_t at = 0; at < count; ++at) layout_.shapes[at] = ticket.reply_shapes.front()[at].shape;
     for (const auto& row : ticket.reply_shapes)
-      for (const Written& one : row) rooms_.sizes.push_back(one.bytes);
-    return rooms_;
+      for (const Written& tensor : row) layout_.sizes.push_back(tensor.bytes);
+    return layout_;
   }
 
-  static bool alike(const std::vector<Written>& one, const std::vector<Written>& other) {
-    return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+  static bool alike(const std::vector<Written>& row, const std::vector<Written>& other) {
+    return std::equal(row.begin(), row.end(), other.begin(), other.end(),
                       [](const Written& a, const Written& b) { return a.shape == b.shape; });
   }
 
@@ -374,7 +374,7 @@ class CallTickets {
     ModelTally& tally = origin_.tallies[static_cast<std::size_t>(ticket.model)];
     Outcome outcome = ticket.outcome;
     Cause cause = ticket.cause;
-    if (outcome == Outcome::kInTime && !has_answer) {  // as its client was told
+    if (outcome == Outcome::kInTime && !has_answer) {  // as its client knows
       outcome = Outcome::kFailed;
       cause = Cause::kModelError;
     }
@@ -394,8 +394,8 @@ class CallTickets {
   Origin& origin_;
   int number_;
   Refusals refusals_;
-  protocol::ReplyLayout rooms_{nullptr, 0, {}, {}};
-  std::vector<std::unique_ptr<ClientTicket>> made_;
+  protocol::ReplyLayout layout_{nullptr, 0, {}, {}};
+  std::vector<std::unique_ptr<ClientTicket>> all_tickets_;
   std::vector<ClientTicket*> unused_;
   bool has_sent_ = false;
 };

@@ -45,7 +45,7 @@ class ConnectionTable {
   }
 
   template <class Work>
-  void each(Work work) {
+  void for_each(Work work) {
     for (std::size_t slot = 0; slot < all_.size(); ++slot)
       if (all_[slot].connection->fd >= 0) work(*all_[slot].connection);
   }

@@ -169,9 +169,9 @@ class EventThread {
     origin_.bell.sleeps();
     const bool busy = !may_sleep || !origin_.back.empty() || has_posted_.load(std::memory_order_acquire);
     const int count = ::epoll_wait(epoll_, events, kEvents, busy ? 0 : until_sweep());
-    bool heard = false;
-    for (int i = 0; i < count; ++i) heard |= events[i].data.u64 == kBell;
-    origin_.bell.wakes(heard);
+    bool has_rung = false;
+    for (int i = 0; i < count; ++i) has_rung |= events[i].data.u64 == kBell;
+    origin_.bell.wakes(has_rung);
     begin_round();
     answer_all();  // first: their clients have waited longest
     return count;
@@ -193,7 +193,7 @@ class EventThread {
       work.swap(posted_);
       has_posted_.store(false, std::memory_order_relaxed);
     }
-    for (const auto& one : work) one();
+    for (const auto& task : work) task();
   }
 
   int accepted() { return ::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); }

@@ -26,7 +26,7 @@ struct Incoming {
   const Place& next() const { return places[at_]; }
 
   // So many bytes have come.
-  void came(std::size_t size) {
+  void advance(std::size_t size) {
     left -= size;
     if (is_refused()) return;
     places[at_].to += size;
@@ -40,7 +40,7 @@ struct Incoming {
       const std::size_t size = std::min(data.size(), next().size);
       std::memcpy(next().to, data.data(), size);
       data.remove_prefix(size);
-      came(size);
+      advance(size);
     }
     left -= data.size();
   }

@@ -32,17 +32,17 @@ class Keys {
     return key;
   }
 
-  bool known(std::string_view given) const {
-    bool found = false;
-    for (const std::string& key : keys_) found |= same(given, key);  // all of them, whichever matches
-    return found;
+  bool known(std::string_view shown) const {
+    bool matches = false;
+    for (const std::string& key : keys_) matches |= same(shown, key);  // all of them, whichever matches
+    return matches;
   }
 
   // The time depends on what was given alone.
-  static bool same(std::string_view given, std::string_view key) {
-    unsigned char differs = given.size() != key.size();
-    for (std::size_t i = 0; i < given.size(); ++i)
-      differs |= static_cast<unsigned char>(given[i] ^ key[i % key.size()]);
+  static bool same(std::string_view shown, std::string_view key) {
+    unsigned char differs = shown.size() != key.size();
+    for (std::size_t i = 0; i < shown.size(); ++i)
+      differs |= static_cast<unsigned char>(shown[i] ^ key[i % key.size()]);
     return differs == 0;
   }
 

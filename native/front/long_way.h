@@ -76,11 +76,11 @@ class LongWayQueue {
   bool withdraw(std::uint64_t number) {
     const std::lock_guard lock(mutex_);
     if (number < taken_) return false;
-    Waiting& one = waiting_[number - taken_];
-    bytes_ -= one.passed.cost();
-    one.passed.forget();
-    one.withdrawn = true;
-    bytes_ += one.passed.cost();
+    Entry& entry = waiting_[number - taken_];
+    bytes_ -= entry.passed.cost();
+    entry.passed.forget();
+    entry.withdrawn = true;
+    bytes_ += entry.passed.cost();
     return true;
   }
 
@@ -88,42 +88,42 @@ class LongWayQueue {
   std::pair<std::vector<Passed>, bool> take(std::size_t most = std::numeric_limits<std::size_t>::max()) {
     const std::lock_guard lock(mutex_);
     std::uint64_t count = 0;
-    [[maybe_unused]] const auto read = ::read(fd_, &count, sizeof count);
-    std::vector<Passed> found;
-    while (!waiting_.empty() && found.size() < most) take_first(found);
+    [[maybe_unused]] const auto size_read = ::read(fd_, &count, sizeof count);
+    std::vector<Passed> passed;
+    while (!waiting_.empty() && passed.size() < most) take_first(passed);
     if (!waiting_.empty()) ring();
-    return {std::move(found), std::exchange(stalled_, false)};
+    return {std::move(passed), std::exchange(stalled_, false)};
   }
 
-  void counted(std::string_view why) { reasons_.count(why); }
+  void count(std::string_view why) { reasons_.count(why); }
   std::map<std::string, std::int64_t> reasons() { return reasons_.all(); }
 
  private:
   static constexpr std::size_t kMostBytes = 16 << 20;    // an event loop takes so much in some milliseconds
   static constexpr std::size_t kMostOfConnection = 128;  // what one client makes others wait for, about 10 ms
-  struct Waiting {
+  struct Entry {
     Passed passed;
     bool withdrawn;
   };
 
-  void take_first(std::vector<Passed>& found) {
-    Waiting& first = waiting_.front();
+  void take_first(std::vector<Passed>& passed) {
+    Entry& first = waiting_.front();
     bytes_ -= first.passed.cost();
     const auto of = waiting_of_.find(first.passed.connection);
     if (--of->second == 0) waiting_of_.erase(of);
-    if (!first.withdrawn) found.push_back(std::move(first.passed));
+    if (!first.withdrawn) passed.push_back(std::move(first.passed));
     waiting_.pop_front();
     ++taken_;
   }
 
   void ring() {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(fd_, &one, sizeof one);
+    const std::uint64_t increment = 1;
+    [[maybe_unused]] const auto size_written = ::write(fd_, &increment, sizeof increment);
   }
 
   int fd_;
   std::mutex mutex_;
-  std::deque<Waiting> waiting_;
+  std::deque<Entry> waiting_;
   std::uint64_t taken_ = 0;  // how many there ever were before those that wait
   std::unordered_map<ConnectionNumber, std::size_t> waiting_of_;
   std::size_t bytes_ = 0;

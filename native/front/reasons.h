@@ -13,8 +13,8 @@ class Reasons {
  public:
   void count(std::string_view why) {
     const std::lock_guard lock(mutex_);
-    const auto known = counts_.find(why);
-    if (known != counts_.end()) ++known->second;
+    const auto entry = counts_.find(why);
+    if (entry != counts_.end()) ++entry->second;
     else counts_.emplace(why, 1);
   }
   std::map<std::string, std::int64_t> all() {

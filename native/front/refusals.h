@@ -1,4 +1,4 @@
-// What clients of calls without an answer are told: the same as astrarium.server.control.calls.refusals tells them.
+// What clients of calls without an answer get instead: the same as astrarium.server.control.calls.refusals gives them.
 #pragma once
 
 #include <algorithm>
@@ -111,12 +111,12 @@ class Refusals {
     write(kFailed);
   }
   // An element in an answer that was to be JSON.
-  void no_text(const protocol::NoText& found) {
-    if (found.is_broken) return not_there();
-    text_ = "output ", text_ += found.output,
-    text_ += ", element " + std::to_string(found.number) +
+  void no_text(const protocol::NoText& problem) {
+    if (problem.is_broken) return not_there();
+    text_ = "output ", text_ += problem.output,
+    text_ += ", element " + std::to_string(problem.number) +
              ": expected text in UTF-8; ask for this output with the parameter binary_data: true (got ";
-    text_ += shown_bytes(found.element.substr(0, 20)) + ")";
+    text_ += shown_bytes(problem.element.substr(0, 20)) + ")";
     write(kBad);
   }
   // The element at *at* of an input breaks its limits.

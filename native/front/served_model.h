@@ -60,15 +60,15 @@ struct ServedModel : protocol::Model {
   Time own_objective(const protocol::Call& call) const {
     if (call.timeout_us) return 1000 * call.timeout_us;
     if (!call.priority || priorities.empty()) return objective;
-    const auto known = priorities.find(call.priority);
-    return known == priorities.end() ? 0 : known->second;
+    const auto match = priorities.find(call.priority);
+    return match == priorities.end() ? 0 : match->second;
   }
 
   // The number of a call's application; for models without applications any tag will do. -1: there is none.
   int application_of(const protocol::Call& call) const {
     if (applications.empty() || call.application.empty()) return 0;
-    const auto known = std::find(applications.begin(), applications.end(), call.application);
-    return known == applications.end() ? -1 : static_cast<int>(known - applications.begin());
+    const auto match = std::find(applications.begin(), applications.end(), call.application);
+    return match == applications.end() ? -1 : static_cast<int>(match - applications.begin());
   }
 
   // Whether a call allows the model its objective, so that a refusal is not the call's own fault.

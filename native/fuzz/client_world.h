@@ -31,18 +31,18 @@ protocol::Model model(int index, std::string name, protocol::Shape item, std::st
   return {index, std::move(name), "1", {{"IN", type, item}}, {{"OUT", type, item}}, 4, kHour, {{2, kHour}}};
 }
 
-// A thread that takes its turns when it is told, with a loopback behind it. *Shared* is what threads of its kind share.
+// A thread that takes its turns on demand, with a loopback behind it. *Shared* is what threads of its kind share.
 template <class Thread, class Shared>
 class ClientWorld {
  public:
-  // *given*: what *Shared* wants beside the exchange and limits.
-  template <class... Given>
-  explicit ClientWorld(int models, Given... given)
+  // *more*: what *Shared* wants beside the exchange and limits.
+  template <class... More>
+  explicit ClientWorld(int models, More... more)
       : memory_(std::size_t{1} << 20),
         exchange_(memory_.data(), memory_.size(), models, 8, 1),
         loopback_(exchange_),
         shared_(std::make_shared<Shared>(exchange_, HttpLimits{1024, 65536, 1 << 20, kHour, kHour, 0, 8},
-                                         std::move(given)...)),
+                                         std::move(more)...)),
         thread_(shared_, 0, ::eventfd(0, EFD_NONBLOCK)) {
     thread_.serve(ServedModel(model(0, "fixed", {2}), {"a", "b"}));
     protocol::Model open = model(1, "open", {-1});
@@ -80,18 +80,18 @@ class ClientWorld {
 
   // A client's bytes, in pieces.
   static std::string pieces(const std::string& whole, std::mt19937& random) {
-    std::string made;
+    std::string input;
     for (std::size_t at = 0; at < whole.size();) {
       const auto what = static_cast<unsigned char>(random() % 256);
-      made += static_cast<char>(what);
-      made += whole.substr(at, length(what));
+      input += static_cast<char>(what);
+      input += whole.substr(at, length(what));
       at += length(what);
     }
-    return made;
+    return input;
   }
 
  protected:
-  // What goes the long way is heard and answered, as Python might.
+  // What goes the long way is answered, as Python might.
   virtual void hear() = 0;
   virtual Ending ending(const ClientTicket&) { return {}; }
   virtual void must_be_empty() {}

@@ -81,10 +81,10 @@ const std::string kOther = "GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n";
 void client(int port, int number, int requests, std::atomic<long>& answers) {
   int fd = connected(port);
   for (int i = 0; i < requests; ++i) {
-    const std::string& asked = (i + number) % 5 ? kPlain : kOther;
+    const std::string& request = (i + number) % 5 ? kPlain : kOther;
     const bool leaves = i % 17 == number;
-    const std::size_t size = leaves && i % 2 ? asked.size() / 2 : asked.size();
-    MUST(::send(fd, asked.data(), size, MSG_NOSIGNAL) == static_cast<ssize_t>(size));
+    const std::size_t size = leaves && i % 2 ? request.size() / 2 : request.size();
+    MUST(::send(fd, request.data(), size, MSG_NOSIGNAL) == static_cast<ssize_t>(size));
     if (!leaves && answered(fd)) {
       ++answers;
       continue;
@@ -133,19 +133,19 @@ void grpc_client(int port, int number, int requests, std::atomic<long>& answers)
   std::uint32_t stream = 1;
   std::string got;
   for (int i = 0; i < requests; ++i, stream += 2) {
-    std::string asked;
+    std::string request;
     if (fd < 0) {
       fd = connected(port);
       stream = 1;
       got.clear();
-      asked = kPreface;
-      append_head(asked, 0, Frame::kSettings, 0, 0);
+      request = kPreface;
+      append_head(request, 0, Frame::kSettings, 0, 0);
     }
     const bool short_way = (i + number) % 5, leaves = i % 17 == number, resets = i % 7 == number;
-    asked += grpc_call(stream, short_way ? "/inference.GRPCInferenceService/ModelInfer"
-                                         : "/inference.GRPCInferenceService/ServerLive");
-    if (resets) append_reset(asked, stream, Http2Error::kCancel);
-    MUST(::send(fd, asked.data(), asked.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(asked.size()));
+    request += grpc_call(stream, short_way ? "/inference.GRPCInferenceService/ModelInfer"
+                                           : "/inference.GRPCInferenceService/ServerLive");
+    if (resets) append_reset(request, stream, Http2Error::kCancel);
+    MUST(::send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size()));
     if (leaves) ::close(std::exchange(fd, -1));
     else if (!resets && grpc_answered(fd, got, stream)) ++answers;
   }
@@ -159,11 +159,11 @@ void hear_calls(GrpcShared& shared, GrpcThreads& threads, const std::atomic<bool
   while (!stopped.load()) {
     pollfd waits{shared.long_way.fd(), POLLIN, 0};
     ::poll(&waits, 1, 10);
-    for (const PassedCall& one : shared.long_way.take().first) {
-      if (one.kind == PassedCall::kCall) shared.forget_call(one.metadata.size());
-      if (one.kind != PassedCall::kCall) continue;
-      GrpcThread& thread = *threads[(one.connection >> 48) - kThreads];
-      thread.post([&thread, number = one.connection, stream = one.stream] {
+    for (const PassedCall& call : shared.long_way.take().first) {
+      if (call.kind == PassedCall::kCall) shared.forget_call(call.metadata.size());
+      if (call.kind != PassedCall::kCall) continue;
+      GrpcThread& thread = *threads[(call.connection >> 48) - kThreads];
+      thread.post([&thread, number = call.connection, stream = call.stream] {
         thread.send(number, stream, "live");
         thread.finish(number, stream, 0, "", {});
       });
@@ -181,13 +181,13 @@ void hear(Http1Shared& shared, Threads& threads, const std::atomic<bool>& stoppe
   while (!stopped.load()) {
     pollfd waits{shared.long_way.fd(), POLLIN, 0};
     ::poll(&waits, 1, 10);
-    for (const Passed& one : shared.long_way.take().first) {
-      Http1Thread& thread = *threads[one.connection >> 48];
-      const ConnectionNumber number = one.connection;
-      if (one.kind == Passed::kLost) passed.erase(number);
-      if (one.kind == Passed::kEnd) thread.post([&thread, number] { thread.close_soon(number); });
-      if (one.kind != Passed::kData) continue;
-      const std::size_t bytes = passed[number] += one.bytes.size();
+    for (const Passed& message : shared.long_way.take().first) {
+      Http1Thread& thread = *threads[message.connection >> 48];
+      const ConnectionNumber number = message.connection;
+      if (message.kind == Passed::kLost) passed.erase(number);
+      if (message.kind == Passed::kEnd) thread.post([&thread, number] { thread.close_soon(number); });
+      if (message.kind != Passed::kData) continue;
+      const std::size_t bytes = passed[number] += message.bytes.size();
       thread.post([&thread, number, bytes] {
         thread.take_back(number, bytes, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
       });
@@ -199,9 +199,9 @@ void change_models(Exchange& exchange, Threads& threads, const ServedModel& mode
   std::int64_t next = 0;
   for (int i = 0; !stopped.load(); ++i) {
     for (auto& thread : threads) {
-      Http1Thread* one = thread.get();
-      if (i % 2) one->post([one, model] { one->serve(model); });
-      else one->post([one] { one->withhold("echo", "not_ready"); });
+      Http1Thread* http1 = thread.get();
+      if (i % 2) http1->post([http1, model] { http1->serve(model); });
+      else http1->post([http1] { http1->withhold("echo", "not_ready"); });
     }
     for (const auto& origin : exchange.origins) {
       origin->last_calls.since(next);
@@ -227,7 +227,7 @@ int main(int count, char** words) {
   Threads threads;
   for (int i = 0; i < kThreads; ++i) threads.push_back(std::make_unique<Http1Thread>(shared, i, listener(port)));
   for (auto& thread : threads) {
-    thread->post([one = thread.get(), model] { one->serve(model); });
+    thread->post([http1 = thread.get(), model] { http1->serve(model); });
     thread->start();
   }
   auto grpc = std::make_shared<GrpcShared>(exchange, shared->limits, 1 << 20, Keys());
@@ -236,7 +236,7 @@ int main(int count, char** words) {
   for (int i = 0; i < kThreads; ++i)
     grpc_threads.push_back(std::make_unique<GrpcThread>(grpc, kThreads + i, listener(grpc_port)));
   for (auto& thread : grpc_threads) {
-    thread->post([one = thread.get(), model] { one->serve(model); });
+    thread->post([grpc_thread = thread.get(), model] { grpc_thread->serve(model); });
     thread->start();
   }
   std::atomic<bool> stopped = false;
@@ -247,7 +247,7 @@ int main(int count, char** words) {
   std::vector<std::thread> clients;
   for (int i = 0; i < kClients; ++i) clients.emplace_back([&, i] { client(port, i, requests, answers); });
   for (int i = 0; i < kClients; ++i) clients.emplace_back([&, i] { grpc_client(grpc_port, i, requests, answers); });
-  for (std::thread& one : clients) one.join();
+  for (std::thread& client_thread : clients) client_thread.join();
   while (exchange.admission.open() || shared->connections.load() || grpc->connections.load())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   stopped = true;

@@ -117,7 +117,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
 
 namespace {
 
-std::string made(std::mt19937& random) {
+std::string make_input(std::mt19937& random) {
   std::string input(random() % 2000 + 8, '\0');
   for (char& byte : input) byte = static_cast<char>(random() % 4 ? random() : random() % 3 - 1);
   return input;

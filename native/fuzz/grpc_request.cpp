@@ -34,16 +34,16 @@ class World : public ClientWorld<GrpcThread, GrpcShared> {
 
   // It answers, asks whether that was sent, takes messages or ends a call.
   void hear() override {
-    for (const PassedCall& one : passed()) {
-      if (one.kind == PassedCall::kCall) shared().forget_call(one.metadata.size());
-      if (one.kind == PassedCall::kLeft || one.kind == PassedCall::kSent) continue;
-      if (one.kind == PassedCall::kMessage) thread().taken(one.connection, one.stream, one.bytes.size());
-      switch (one.bytes.size() % 4) {
-        case 0: thread().finish(one.connection, one.stream, 5, "no such thing", {{"retry-after", "1"}}); break;
-        case 1: thread().tell_when_sent(one.connection, one.stream); break;
-        default: thread().send(one.connection, one.stream, one.bytes);
+    for (const PassedCall& call : passed()) {
+      if (call.kind == PassedCall::kCall) shared().forget_call(call.metadata.size());
+      if (call.kind == PassedCall::kLeft || call.kind == PassedCall::kSent) continue;
+      if (call.kind == PassedCall::kMessage) thread().taken(call.connection, call.stream, call.bytes.size());
+      switch (call.bytes.size() % 4) {
+        case 0: thread().finish(call.connection, call.stream, 5, "no such thing", {{"retry-after", "1"}}); break;
+        case 1: thread().tell_when_sent(call.connection, call.stream); break;
+        default: thread().send(call.connection, call.stream, call.bytes);
       }
-      if (!one.streams) thread().finish(one.connection, one.stream, 0, "", {});
+      if (!call.streams) thread().finish(call.connection, call.stream, 0, "", {});
     }
   }
 };
@@ -166,7 +166,7 @@ std::string frames(std::mt19937& random, std::uint32_t stream) {
 }
 
 // A client's greeting and some frames, in pieces, with a few accidents.
-std::string made(std::mt19937& random) {
+std::string make_input(std::mt19937& random) {
   std::string whole(kPreface);
   append_head(whole, 0, Frame::kSettings, 0, 0);
   std::uint32_t stream = 1;

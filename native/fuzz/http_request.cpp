@@ -31,17 +31,19 @@ class World : public ClientWorld<Http1Thread, Http1Shared> {
  private:
   // It answers, pauses, gives the connection back or closes it.
   void hear() override {
-    for (const Passed& one : passed()) {
-      std::size_t& bytes = bytes_[one.connection];
-      if (one.kind == Passed::kEnd) thread().close_soon(one.connection);
-      if (one.kind != Passed::kData) continue;
-      bytes += one.bytes.size();
-      thread().write(one.connection, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
-      switch (one.bytes.size() % 5) {
-        case 0: thread().pause(one.connection, true), thread().pause(one.connection, false); break;
-        case 1: thread().tell_when_sent(one.connection); break;
-        case 2: one.bytes.size() % 2 ? thread().close_soon(one.connection) : thread().linger(one.connection); break;
-        default: thread().take_back(one.connection, bytes, "HTTP/1.1 204 No Content\r\n\r\n");
+    for (const Passed& message : passed()) {
+      std::size_t& bytes = bytes_[message.connection];
+      if (message.kind == Passed::kEnd) thread().close_soon(message.connection);
+      if (message.kind != Passed::kData) continue;
+      bytes += message.bytes.size();
+      thread().write(message.connection, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+      switch (message.bytes.size() % 5) {
+        case 0: thread().pause(message.connection, true), thread().pause(message.connection, false); break;
+        case 1: thread().tell_when_sent(message.connection); break;
+        case 2:
+          message.bytes.size() % 2 ? thread().close_soon(message.connection) : thread().linger(message.connection);
+          break;
+        default: thread().take_back(message.connection, bytes, "HTTP/1.1 204 No Content\r\n\r\n");
       }
     }
   }
@@ -139,7 +141,7 @@ const std::vector<std::string> kSeeds = {
 };
 
 // Some requests one after the other, in pieces, with a few accidents.
-std::string made(std::mt19937& random) {
+std::string make_input(std::mt19937& random) {
   std::string whole;
   for (auto left = random() % 4 + 1; left > 0; --left) whole += kSeeds[random() % kSeeds.size()];
   const auto another = [&] { return "019-.eE\"\\{}[],: \r\n\tz\xff"[random() % 22]; };

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -31,8 +32,8 @@ constexpr Time kSlo = Time{600} * 1'000'000'000;
 
 // Serves one GPU until the other end is gone.
 void work(int socket, char* memory, std::size_t size) {
-  worker::SchedulerConnection line(socket);
-  worker::BatchLoop loop(line, {memory, size});
+  worker::SchedulerConnection connection(socket);
+  worker::BatchLoop loop(connection, {memory, size});
   const protocol::Datatype* type = protocol::datatype("FP32");
   for (int model = 0; model < kModels; ++model)
     loop.know(model, std::make_shared<worker::TimedModel>(
@@ -104,20 +105,28 @@ int main(int count, char** words) {
   Exchange exchange(memory.data(), memory.size(), kModels, 64, kThreads + 1);
   SchedulerThread scheduler(exchange, kGpus);
   std::vector<std::thread> workers, askers;
-  std::vector<int> lines;
+  std::vector<int> sockets;
   for (int gpu = 0; gpu < kGpus; ++gpu) {
     int ends[2];
     MUST(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
     workers.emplace_back(work, ends[1], memory.data(), memory.size());
     scheduler.watch(gpu, ends[0]);
     scheduler.worker_joined(gpu);
-    lines.push_back(ends[0]);
+    sockets.push_back(ends[0]);
   }
   const Model model{kSlo, {0, 1000, 2000, 3000, 4000, kForever}};
   scheduler.start();
   const Setup setup{std::vector<Model>(kModels, model), kGpus, {}, 0};
+  std::atomic<bool> asks = true;  // as Python does, whatever the scheduler's thread is at
+  std::thread questions([&] {
+    while (asks.load()) {
+      MUST(scheduler.ask([](Scheduler& one) { return one.held(); }) >= 0);
+      MUST(scheduler.ask([](const Scheduler& one) { return one.waiting(); }) >= 0);
+      scheduler.batches();
+    }
+  });
   const MakeDecider deciders[] = {live_twin({"eager", {{"fcfs", 0}}, {}, {}}),
-                                  [](const Setup& given) { return std::make_unique<InPython>(given); }};
+                                  [](const Setup& fresh) { return std::make_unique<InPython>(fresh); }};
   for (const MakeDecider& decider : deciders) {
     scheduler.begin(setup, "eager", decider);
     for (int number = 0; number < kThreads; ++number)
@@ -125,11 +134,13 @@ int main(int count, char** words) {
         InPython::is_network_thread = true;
         ask(exchange, number, calls);
       });
-    for (std::thread& one : askers) one.join();
+    for (std::thread& asker : askers) asker.join();
     askers.clear();
   }
+  asks.store(false);
+  questions.join();
   scheduler.stop();
-  for (const int line : lines) ::close(line);
-  for (std::thread& one : workers) one.join();
+  for (const int socket : sockets) ::close(socket);
+  for (std::thread& worker : workers) worker.join();
   std::printf("%ld calls of each of %d threads ended well\n", calls, kThreads);
 }

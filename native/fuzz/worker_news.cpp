@@ -46,8 +46,8 @@ class Cancelling final : public Decider {
   bool listens_to_profiler() const override { return true; }
 
   std::vector<Action> decide(Time now, const Happenings& happenings) override {
-    for (const Event& event : happenings.events) std::visit([this](const auto& one) { hear(one); }, event);
-    for (const Arrival& one : happenings.arrivals) waiting_.push_back({one.id, one.model});
+    for (const Event& event : happenings.events) std::visit([this](const auto& event) { hear(event); }, event);
+    for (const Arrival& arrival : happenings.arrivals) waiting_.push_back({arrival.id, arrival.model});
     std::vector<Action> actions;
     for (int gpu = 0; gpu < 2; ++gpu) {
       if (gpus_[gpu].present && gpus_[gpu].run >= 0 && ++instants_ % 3 == 0) actions.push_back(cancel(gpu));
@@ -82,24 +82,24 @@ class Cancelling final : public Decider {
   }
 
   Preempt cancel(int gpu) {
-    OneGpu& one = gpus_[gpu];
-    waiting_.insert(waiting_.end(), one.batch.begin(), one.batch.end());
-    return {gpu, std::exchange(one.run, -1)};
+    OneGpu& state = gpus_[gpu];
+    waiting_.insert(waiting_.end(), state.batch.begin(), state.batch.end());
+    return {gpu, std::exchange(state.run, -1)};
   }
 
   Dispatch dispatch(int gpu) {
-    OneGpu& one = gpus_[gpu];
-    one.batch.clear();
+    OneGpu& state = gpus_[gpu];
+    state.batch.clear();
     const int model = waiting_.front().model;
     std::erase_if(waiting_, [&](const Request& request) {
-      const bool goes = request.model == model && one.batch.size() < 3;
-      if (goes) one.batch.push_back(request);
+      const bool goes = request.model == model && state.batch.size() < 3;
+      if (goes) state.batch.push_back(request);
       return goes;
     });
-    one.run = runs_++;
-    Dispatch made{gpu, {}, 0, one.run};
-    for (const Request& request : one.batch) made.requests.push_back(request.id);
-    return made;
+    state.run = runs_++;
+    Dispatch batch{gpu, {}, 0, state.run};
+    for (const Request& request : state.batch) batch.requests.push_back(request.id);
+    return batch;
   }
 
   OneGpu gpus_[2];
@@ -152,8 +152,8 @@ class Life {
   }
 
  private:
-  static constexpr std::size_t kLongest =
-      100;  // events: a policy that learns takes its time, and many lives show more than long ones
+  // Events: a policy that learns takes its time, and many lives show more than long ones.
+  static constexpr std::size_t kLongest = 100;
 
   char next() {
     const char first = rest_.front();
@@ -204,7 +204,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
 
 namespace {
 
-std::string made(std::mt19937& random) {
+std::string make_input(std::mt19937& random) {
   std::string input(random() % 400 + 1, '\0');
   for (char& byte : input) byte = static_cast<char>(random());
   return input;

@@ -25,7 +25,7 @@ using namespace astrarium::worker;
 
 constexpr Time kMillisecond = 1'000'000;
 
-// A line that says what it is told to, one order each millisecond; each has its length (16 bits) before it.
+// A connection that carries its input: one order each millisecond; each has its length (16 bits) before it.
 class Script : public Environment {
  public:
   explicit Script(std::string_view orders) : rest_(orders) {}
@@ -42,14 +42,14 @@ class Script : public Environment {
   void say(const std::string& packet) override {
     const auto done = protocol::NewsScan(packet).batch_done();
     MUST(done || packet.find("BatchCancelled") != std::string::npos || packet.find("Pong") != std::string::npos);
-    ++said;
+    ++replies;
     if (!done) return;
     MUST(done->started >= free_ && done->computed >= done->started);
     free_ = done->computed;
   }
-  bool wait(Time until, const std::function<bool()>& heard) override {
+  bool wait(Time until, const std::function<bool()>& on_packet) override {
     while (now_ < until && rest_.size() >= 2)
-      if (heard()) return false;
+      if (on_packet()) return false;
     now_ = std::max(now_, until);
     return true;
   }
@@ -58,7 +58,7 @@ class Script : public Environment {
     MUST(!"models that take times wait for none");
   }
 
-  long said = 0;
+  long replies = 0;
 
  private:
   std::string_view rest_;
@@ -113,7 +113,7 @@ std::string order(std::mt19937& random) {
     out.append(reinterpret_cast<const char*>(&member), sizeof member);
   }
   pack.number(random() % 9 * kMillisecond);
-  if (model != 1) return pack.nothing(), out;
+  if (model != 1) return pack.nil(), out;
   pack.array(size);
   for (std::size_t i = 0; i < size; ++i) {
     const auto rows = random() % 3 + 1, length = random() % 5 + 1;
@@ -128,18 +128,18 @@ std::string order(std::mt19937& random) {
 }
 
 // Orders one after the other, with a few accidents.
-std::string made(std::mt19937& random) {
+std::string make_input(std::mt19937& random) {
   std::string whole;
   for (auto left = random() % 8 + 1; left > 0; --left) {
-    std::string one = order(random);
-    for (auto accidents = random() % 3; accidents > 0 && !one.empty(); --accidents) {
-      const std::size_t at = random() % one.size();
-      if (random() % 4) one[at] = static_cast<char>(random());
-      else one.erase(at, random() % 9);
+    std::string packet = order(random);
+    for (auto accidents = random() % 3; accidents > 0 && !packet.empty(); --accidents) {
+      const std::size_t at = random() % packet.size();
+      if (random() % 4) packet[at] = static_cast<char>(random());
+      else packet.erase(at, random() % 9);
     }
-    whole += static_cast<char>(one.size() & 255);
-    whole += static_cast<char>(one.size() >> 8);
-    whole += one;
+    whole += static_cast<char>(packet.size() & 255);
+    whole += static_cast<char>(packet.size() >> 8);
+    whole += packet;
   }
   return whole;
 }

@@ -56,7 +56,7 @@ class NewsScan {
     BatchDone done{pack_.number(), {}};
     for (std::int64_t* time : {&done.received, &done.started, &done.computing, &done.computed, &done.finished})
       *time = pack_.number();
-    if (!pack_.nothing()) done.shapes = pack_.list([this] { return read_shapes(pack_); });
+    if (!pack_.nil()) done.shapes = pack_.list([this] { return read_shapes(pack_); });
     done.own_times = pack_.list([this] { return pack_.number(); });
     return pack_.good() ? std::optional(std::move(done)) : std::nullopt;
   }

@@ -13,7 +13,7 @@ class PackReader {
  public:
   explicit PackReader(std::string_view packet) : rest_(packet) {}
 
-  // Whether everything read until now was there, and of the kind that was asked for.
+  // Whether everything read until now was there, and of the kind that was to be read.
   bool good() const { return good_; }
   void refuse() { good_ = false; }
 
@@ -23,8 +23,8 @@ class PackReader {
     return true;
   }
 
-  // Whether nothing (nil) comes next, which is then passed over.
-  bool nothing() {
+  // Whether nil comes next, which is then passed over.
+  bool nil() {
     if (rest_.empty() || rest_[0] != '\xc0') return false;
     rest_.remove_prefix(1);
     return true;
@@ -32,9 +32,9 @@ class PackReader {
 
   template <class Read>
   std::vector<std::invoke_result_t<Read>> list(Read read) {
-    std::vector<std::invoke_result_t<Read>> found;
-    for (std::uint64_t left = size(); left > 0 && good_; --left) found.push_back(read());
-    return found;
+    std::vector<std::invoke_result_t<Read>> items;
+    for (std::uint64_t left = size(); left > 0 && good_; --left) items.push_back(read());
+    return items;
   }
 
   // Of an array.
@@ -49,7 +49,7 @@ class PackReader {
 
   std::string_view text() {
     const unsigned char kind = next();
-    if (kind >> 5 == 5) return taken(kind & 31);
+    if (kind >> 5 == 5) return take_bytes(kind & 31);
     return sized(kind, 0xd9);
   }
 
@@ -79,18 +79,18 @@ class PackReader {
     return value;
   }
 
-  std::string_view taken(std::uint64_t length) {
+  std::string_view take_bytes(std::uint64_t length) {
     if (length > rest_.size()) good_ = false;
     if (!good_) return {};
-    const std::string_view found = rest_.substr(0, length);
+    const std::string_view bytes = rest_.substr(0, length);
     rest_.remove_prefix(length);
-    return found;
+    return bytes;
   }
 
   // With a length of 1, 2 or 4 bytes before it: *first* is the kind with 1.
   std::string_view sized(unsigned char kind, unsigned char first) {
     if (kind < first || kind > first + 2) good_ = false;
-    return good_ ? taken(bytes(1 << (kind - first))) : std::string_view();
+    return good_ ? take_bytes(bytes(1 << (kind - first))) : std::string_view();
   }
 
   std::string_view rest_;

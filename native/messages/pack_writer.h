@@ -32,7 +32,7 @@ class PackWriter {
     out_ += text;
   }
 
-  void nothing() { byte(0xc0); }
+  void nil() { byte(0xc0); }
 
   // The caller appends that many bytes.
   void binary(std::size_t size) { tagged(0xc6, size, 4); }

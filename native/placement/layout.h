@@ -1,4 +1,4 @@
-// What both kernels are told: forms by kind of group, groups, who is on them, and requests.
+// What both kernels work on: forms by kind of group, groups, who is on them, and requests.
 #pragma once
 
 #include <algorithm>

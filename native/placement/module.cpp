@@ -108,7 +108,7 @@ void waiting(const In<Nanoseconds>& times, const In<std::int32_t>& kind, const I
   Scene<Nanoseconds>::check(work.size() == kind.size(), "work");
   const Rules<Nanoseconds> rules{fixed, true, another, edf};
   nb::gil_scoped_release release;
-  Waiting runtime(scene.forms, scene.groups, rules, scene.requests, finish.data(), where.data());
+  QueuedGroups runtime(scene.forms, scene.groups, rules, scene.requests, finish.data(), where.data());
   runtime.run();
   for (std::size_t id = 0; id < finish.size(); ++id)
     if (finish.data()[id] != kRejected) finish.data()[id] += fixed;

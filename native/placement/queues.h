@@ -9,12 +9,12 @@
 
 namespace astrarium::placement {
 
-class Waiting {
+class QueuedGroups {
   using Time = std::int64_t;
 
  public:
-  Waiting(const Forms<Time>& forms, const Groups& groups, const Rules<Time>& rules, const Requests<Time>& requests,
-          Time* finish, std::int32_t* where)
+  QueuedGroups(const Forms<Time>& forms, const Groups& groups, const Rules<Time>& rules, const Requests<Time>& requests,
+               Time* finish, std::int32_t* where)
       : forms_(forms),
         groups_(groups),
         rules_(rules),

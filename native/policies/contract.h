@@ -64,7 +64,7 @@ struct BatchPreempted {
   Time started, stopped;
 };
 
-// A request was measured alone; *request* is only said to a policy in Python.
+// A request was measured alone; *request* is only for policies in Python.
 struct RequestProfiled {
   int model, application;
   Time alone;
@@ -91,7 +91,7 @@ using Event = std::variant<BatchFinished, BatchPreempted, RequestProfiled, Batch
 // The GPU whose state has changed; nothing where an event is about a request.
 inline std::optional<int> gpu_of(const Event& event) {
   return std::visit(Overloaded{[](const RequestProfiled&) -> std::optional<int> { return std::nullopt; },
-                               [](const auto& one) -> std::optional<int> { return one.gpu; }},
+                               [](const auto& gpu_event) -> std::optional<int> { return gpu_event.gpu; }},
                     event);
 }
 

@@ -39,21 +39,21 @@ class Memory {
     for (const Time time : history_) fresh_.push_back({time, 1});
   }
 
-  std::size_t size() const { return history_.size() + heard_.size(); }
+  std::size_t size() const { return history_.size() + recent_.size(); }
   bool by_longest() const { return longest_ > 0; }
   void begin(Time now) { since_ = now; }
 
   void add(Time now, Time time, std::int64_t among) {
-    heard_.push_back({now, {time, among}});
+    recent_.push_back({now, {time, among}});
     fresh_.push_back({time, among});
     longest_ += among != 1;
   }
 
   void forget(Time before) {
-    if (before > since_ && heard_.size() >= kFewest)
+    if (before > since_ && recent_.size() >= kFewest)
       for (; !history_.empty(); history_.pop_back()) gone_.push_back({history_.back(), 1});
-    for (; heard_.size() > kFewest && heard_.front().first < before; heard_.pop_front()) {
-      gone_.push_back(heard_.front().second);
+    for (; recent_.size() > kFewest && recent_.front().first < before; recent_.pop_front()) {
+      gone_.push_back(recent_.front().second);
       longest_ -= gone_.back().among != 1;
     }
   }
@@ -76,8 +76,8 @@ class Memory {
  private:
   std::vector<Time> history_;
   Time since_ = 0;
-  std::deque<std::pair<Time, Sample>> heard_;  // when, and what
-  std::int64_t longest_ = 0;                   // samples among several
+  std::deque<std::pair<Time, Sample>> recent_;  // when, and what
+  std::int64_t longest_ = 0;                    // samples among several
   std::vector<Sample> rising_, fresh_, gone_;
 };
 
@@ -198,7 +198,7 @@ class LearntTimes {
     std::vector<double> longest;
     for (const int application : applications) join(longest, application);
     if (took > kept(longest, static_cast<int>(applications.size()), chance)) due_ = now;
-    const auto differs = [&](int one) { return one != applications[0]; };
+    const auto differs = [&](int application) { return application != applications[0]; };
     if (std::any_of(applications.begin(), applications.end(), differs)) return;
     const double size = static_cast<double>(applications.size());
     const double single = static_cast<double>(took - spec_.c0) / (spec_.c1 * size);
@@ -314,8 +314,8 @@ class LearntTimes {
   std::vector<double> mixed(const std::vector<int>& applications) const {
     std::vector<double> mixture(edges_.size(), 0.0);
     std::int64_t total = 0;
-    for (const int one : applications) {
-      const auto application = static_cast<std::size_t>(one);
+    for (const int number : applications) {
+      const auto application = static_cast<std::size_t>(number);
       const std::int64_t weight = traffic_.weight(application);
       total += weight;
       for (std::size_t edge = 0; edge < edges_.size(); ++edge)

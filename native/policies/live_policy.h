@@ -116,8 +116,8 @@ class LivePolicy final : public Decider {
     return decide(now, happenings.arrivals, happenings.events);
   }
   std::vector<Action> decide(Time now, const std::vector<Arrival>& arrivals, const std::vector<Event>& events) {
-    for (const Arrival& one : arrivals) check(one);
-    for (const Event& one : events) books_.hear(one);
+    for (const Arrival& arrival : arrivals) check(arrival);
+    for (const Event& event : events) books_.hear(event);
     const std::int64_t first = requests_.place(arrivals);
     const Arrivals columns = requests_.columns();
     books_.actions.clear();
@@ -126,10 +126,11 @@ class LivePolicy final : public Decider {
   }
 
  private:
-  void check(const Arrival& one) const {
-    const auto& known = setup_.models.at(static_cast<std::size_t>(one.model)).dynamic;
-    if (known && (one.application < 0 || one.application >= std::ssize(known->history)))
-      throw std::invalid_argument("application " + std::to_string(one.application) + ": must be one of the model's");
+  void check(const Arrival& arrival) const {
+    const auto& known = setup_.models.at(static_cast<std::size_t>(arrival.model)).dynamic;
+    if (known && (arrival.application < 0 || arrival.application >= std::ssize(known->history)))
+      throw std::invalid_argument("application " + std::to_string(arrival.application) +
+                                  ": must be one of the model's");
   }
 
   Setup setup_;

@@ -54,14 +54,14 @@ class RateMeter {
   static RateMeter sum(const std::vector<RateMeter>& meters, const std::vector<int>& these) {
     RateMeter total;
     std::int64_t bins = 0;
-    for (const int one : these) {
-      const RateMeter& meter = meters[static_cast<std::size_t>(one)];
+    for (const int index : these) {
+      const RateMeter& meter = meters[static_cast<std::size_t>(index)];
       total.bin_ = std::max(total.bin_, meter.bin_);
       bins = std::max(bins, std::min<std::int64_t>(meter.complete_, kRateBins));
     }
     for (std::int64_t back = bins; back >= 0; --back) {
       std::int64_t count = 0;
-      for (const int one : these) count += meters[static_cast<std::size_t>(one)].past(back);
+      for (const int index : these) count += meters[static_cast<std::size_t>(index)].past(back);
       if (back > 0) total.store(count);
       else total.filling_ = count;
     }

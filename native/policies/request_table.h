@@ -43,15 +43,15 @@ class RequestTable {
  private:
   std::size_t slot(std::int64_t id) const { return static_cast<std::size_t>(id & mask_); }
 
-  void set(std::int64_t id, const Arrival& one) {
+  void set(std::int64_t id, const Arrival& arrival) {
     const std::size_t at = slot(id);
     id_[at] = id;
-    caller_[at] = one.id;
+    caller_[at] = arrival.id;
     taken_[at] = true;
-    time_[at] = one.arrival;
-    deadline_[at] = one.deadline;
-    model_[at] = one.model;
-    application_[at] = one.application;
+    time_[at] = arrival.arrival;
+    deadline_[at] = arrival.deadline;
+    model_[at] = arrival.model;
+    application_[at] = arrival.application;
   }
 
   std::int64_t free_slots(std::int64_t count) {

@@ -33,13 +33,13 @@ class WindowScheduler : public Policy {
     hear(instant, books);
     self().study(instant);
     self().plan(now, books);
-    for (int line = wake_.first_at_most(now); line >= 0; line = wake_.first_at_most(now)) {
-      wake_.set(line, kForever);
-      changed_.push_back(line);
+    for (int index = wake_.first_at_most(now); index >= 0; index = wake_.first_at_most(now)) {
+      wake_.set(index, kForever);
+      changed_.push_back(index);
     }
     std::sort(changed_.begin(), changed_.end());
     changed_.erase(std::unique(changed_.begin(), changed_.end()), changed_.end());
-    for (const int line : changed_) update(now, line, 0, books);
+    for (const int index : changed_) update(now, index, 0, books);
     changed_.clear();
     // Without a GPU for the one with the longest delay there is none for anybody.
     if (latest_.least() < kForever && free_.least() <= now - delays_.least()) match(now, books);
@@ -48,23 +48,23 @@ class WindowScheduler : public Policy {
 
  protected:
   // What `Self` may have of its own.
-  int line_of(std::int64_t id) const { return arrivals_->model[id]; }
+  int index_of(std::int64_t id) const { return arrivals_->model[id]; }
   void study(const Instant&) {}
   void plan(Time, const Books&) {}
   void gave_up(Time, int) {}
   void sent(int, const RunningBatch&) {}
 
   // The last word on a batch that has a GPU.
-  void settle(Time now, int line, int gpu, Books& books) {
-    if (free_[gpu] > now) update(now, line, free_[gpu], books);
+  void settle(Time now, int index, int gpu, Books& books) {
+    if (free_[gpu] > now) update(now, index, free_[gpu], books);
   }
 
   void hear(const Instant& instant, const Books& books) {
     const Arrivals& arrivals = instant.arrivals;
     for (std::int64_t id = instant.first; id < instant.last; ++id) {
-      const int line = self().line_of(id);
-      queue(line).push(instant.now, id, arrivals.deadline[id]);
-      changed_.push_back(line);
+      const int index = self().index_of(id);
+      queue(index).push(instant.now, id, arrivals.deadline[id]);
+      changed_.push_back(index);
     }
     for (const Event& event : instant.events)
       if (const auto gpu = gpu_of(event)) see_gpu(instant.now, *gpu, stopped(event, instant.now), books.gpu(*gpu));
@@ -90,19 +90,19 @@ class WindowScheduler : public Policy {
     if (free < end || free >= kForever) free_.set(gpu, end);
   }
 
-  void update(Time now, int line, Time gpu_free, Books& books) {
-    Queue& q = queue(line);
+  void update(Time now, int index, Time gpu_free, Books& books) {
+    Queue& q = queue(index);
     give_up(now, q, q.gather(now, gpu_free), books);
-    if (q.size == 0) return forget(line);
+    if (q.size == 0) return forget(index);
     const Time delay = network_.delay(q.size), open = self().opens(q) - delay;
     if (open > now) {
-      hide(line);
-      wake_.set(line, open);
+      hide(index);
+      wake_.set(index, open);
     } else {
-      open_ += latest_[line] >= kForever;
-      latest_.set(line, q.latest());
-      delays_.set(line, -delay);
-      wake_.set(line, q.latest() - delay + 1);
+      open_ += latest_[index] >= kForever;
+      latest_.set(index, q.latest());
+      delays_.set(index, -delay);
+      wake_.set(index, q.latest() - delay + 1);
     }
   }
 
@@ -116,46 +116,46 @@ class WindowScheduler : public Policy {
     q.cut(count);
   }
 
-  void forget(int line) {
-    hide(line);
-    wake_.set(line, kForever);
+  void forget(int index) {
+    hide(index);
+    wake_.set(index, kForever);
   }
 
-  void hide(int line) {
-    if (latest_[line] >= kForever) return;
+  void hide(int index) {
+    if (latest_[index] >= kForever) return;
     --open_;
-    latest_.set(line, kForever);
-    delays_.set(line, kForever);
+    latest_.set(index, kForever);
+    delays_.set(index, kForever);
   }
 
   void match(Time now, Books& books) {
-    for (int line = latest_.argmin(); line >= 0; line = latest_.argmin()) {
-      const int gpu = claim(now, line, books);
+    for (int index = latest_.argmin(); index >= 0; index = latest_.argmin()) {
+      const int gpu = claim(now, index, books);
       if (gpu < 0) break;
-      if (free_[gpu] > latest_[line]) {
-        too_late_.emplace_back(line, latest_[line]);
-        latest_.set(line, kForever);
+      if (free_[gpu] > latest_[index]) {
+        too_late_.emplace_back(index, latest_[index]);
+        latest_.set(index, kForever);
       } else {
-        grant(now, line, gpu, books);
+        grant(now, index, gpu, books);
       }
     }
-    for (const auto& [line, latest] : too_late_) latest_.set(line, latest);
+    for (const auto& [index, latest] : too_late_) latest_.set(index, latest);
     too_late_.clear();
   }
 
-  int claim(Time now, int line, const Books& books) {
+  int claim(Time now, int index, const Books& books) {
     while (true) {
-      int gpu = free_.first_at_most(now - delays_[line]);
+      int gpu = free_.first_at_most(now - delays_[index]);
       if (gpu < 0 && free_.least() <= now - delays_.least()) gpu = free_.argmin();
       if (gpu < 0 || free_[gpu] > now || books.gpu(gpu).idle()) return gpu;
       free_.set(gpu, kForever);
     }
   }
 
-  void grant(Time now, int line, int gpu, Books& books) {
-    Queue& q = queue(line);
+  void grant(Time now, int index, int gpu, Books& books) {
+    Queue& q = queue(index);
     const Time free = free_[gpu];
-    self().settle(now, line, gpu, books);
+    self().settle(now, index, gpu, books);
     if (q.size == 0) return;
     const Time start = std::max(now + network_.delay(q.size), free);
     planned_[static_cast<std::size_t>(gpu)].push_back(q.planned());
@@ -163,7 +163,7 @@ class WindowScheduler : public Policy {
     books.dispatch(now, gpu, q.heads(), q.size, start);
     self().sent(gpu, books.gpu(gpu).batches.back());
     q.cut(q.size);
-    update(now, line, 0, books);
+    update(now, index, 0, books);
   }
 
   void set_timer(Time now, Books& books) {
@@ -176,7 +176,7 @@ class WindowScheduler : public Policy {
   }
 
   Self& self() { return static_cast<Self&>(*this); }
-  Queue& queue(int line) { return queues_[static_cast<std::size_t>(line)]; }
+  Queue& queue(int index) { return queues_[static_cast<std::size_t>(index)]; }
 
   Network network_;
   std::vector<Queue> queues_;

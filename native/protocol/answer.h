@@ -23,10 +23,10 @@
 
 namespace astrarium::protocol {
 
-// Where a call's outputs lie: a room for each row, in it the outputs one after the other, each aligned.
+// Where a call's outputs lie: a block for each row, in it the outputs one after the other, each aligned.
 struct ReplyLayout {
   const char* first;
-  std::size_t bytes;               // of each room
+  std::size_t bytes;               // of each block
   std::vector<Shape> shapes;       // by output, of one row with its batch of one
   std::vector<std::size_t> sizes;  // by output, of one row; of each row in turn where they may differ
 
@@ -42,7 +42,7 @@ struct ReplyLayout {
   }
 };
 
-// Whether the outputs of each of so many rows can lie in its room.
+// Whether the outputs of each of so many rows can lie in its block.
 inline bool fit(const Model& model, const ReplyLayout& layout, std::int64_t rows) {
   if (layout.shapes.size() != model.outputs.size()) return false;
   if (layout.sizes.size() != layout.shapes.size() &&
@@ -85,9 +85,9 @@ class AnswerWriter {
   // What is written next answers this call.
   void about(const Call& call) { closes_ = call.closes; }
 
-  // Builds the answer, with *lines* in its head; `send` or `rest` then read it. Valid until the next one is built.
+  // Builds the answer, with *headers* in its head; `send` or `rest` then read it. Valid until the next one is built.
   // False where an element is no text.
-  bool write(const Call& call, const ReplyLayout& layout, std::string_view lines = {}) {
+  bool write(const Call& call, const ReplyLayout& layout, std::string_view headers = {}) {
     json_.clear();
     binary_.clear();
     json_ += R"({"model_name":)";
@@ -105,7 +105,7 @@ class AnswerWriter {
       quoted(call.id);
     }
     json_ += '}';
-    head(call.accepts, lines);
+    head(call.accepts, headers);
     return true;
   }
   const NoText& no_text() const { return no_text_; }
@@ -146,13 +146,13 @@ class AnswerWriter {
   static constexpr std::size_t kSmall = 4096;  // bytes: to copy fewer costs less than to tell the system of the pieces
 
   ssize_t send_joined(int socket) {
-    char all[kSmall];
-    char* at = all;
+    char joined[kSmall];
+    char* at = joined;
     const auto add = [&at](std::string_view piece) { at = std::copy(piece.begin(), piece.end(), at); };
     add(head_);
     add(json_);
     for (const auto piece : binary_) add(piece);
-    return ::send(socket, all, static_cast<std::size_t>(at - all), MSG_DONTWAIT | MSG_NOSIGNAL);
+    return ::send(socket, joined, static_cast<std::size_t>(at - joined), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 
   ssize_t send_pieces(int socket) {
@@ -187,7 +187,7 @@ class AnswerWriter {
     for (const auto piece : binary_) pieces_.push_back({const_cast<char*>(piece.data()), piece.size()});
   }
 
-  void head(Coding coding, std::string_view lines) {
+  void head(Coding coding, std::string_view headers) {
     head_ = "HTTP/1.1 200 OK\r\ndate: ";
     head_ += date();
     if (binary_.empty()) {
@@ -197,7 +197,7 @@ class AnswerWriter {
       append(head_, json_.size());
       head_ += "\r\n";
     }
-    head_ += lines;
+    head_ += headers;
     std::size_t body = json_.size();
     for (const auto piece : binary_) body += piece.size();
     if (coding != Coding::kNone && pack(coding, body)) {
@@ -243,25 +243,32 @@ class AnswerWriter {
     const Shape& shape = layout.shapes[wanted.output];
     for (std::size_t axis = 1; axis < shape.size(); ++axis) json_ += ',', number(shape[axis]);
     json_ += ']';
-    if (wanted.binary) {
-      std::size_t size = 0;
-      for (std::int64_t row = 0; row < call.rows; ++row)
-        size += binary_.emplace_back(layout.data(row, wanted.output)).size();
-      json_ += R"(,"parameters":{"binary_data_size":)";
-      number(size);
-      json_ += '}';
-    } else {
-      json_ += R"(,"data":[)";
-      no_text_ = {spec.name, {}};
-      for (std::int64_t row = 0; row < call.rows; ++row) {
-        const std::string_view data = layout.data(row, wanted.output);
-        if (spec.type->kind != Kind::kBytes) elements(*spec.type, data.data(), data.size());
-        else if (!texts(data)) return false;
-      }
-      if (json_.back() == ',') json_.pop_back();
-      json_ += ']';
-    }
+    if (wanted.binary) binary_output(call, layout, wanted);
+    else if (!json_output(call, layout, wanted)) return false;
     json_ += '}';
+    return true;
+  }
+
+  void binary_output(const Call& call, const ReplyLayout& layout, const Wanted& wanted) {
+    std::size_t size = 0;
+    for (std::int64_t row = 0; row < call.rows; ++row)
+      size += binary_.emplace_back(layout.data(row, wanted.output)).size();
+    json_ += R"(,"parameters":{"binary_data_size":)";
+    number(size);
+    json_ += '}';
+  }
+
+  bool json_output(const Call& call, const ReplyLayout& layout, const Wanted& wanted) {
+    const Spec& spec = call.model->outputs[wanted.output];
+    json_ += R"(,"data":[)";
+    no_text_ = {spec.name, {}};
+    for (std::int64_t row = 0; row < call.rows; ++row) {
+      const std::string_view data = layout.data(row, wanted.output);
+      if (spec.type->kind != Kind::kBytes) elements(*spec.type, data.data(), data.size());
+      else if (!texts(data)) return false;
+    }
+    if (json_.back() == ',') json_.pop_back();
+    json_ += ']';
     return true;
   }
 
@@ -281,7 +288,7 @@ class AnswerWriter {
 
   void elements(const Datatype& type, const char* data, std::size_t size) {
     switch (type.kind) {
-      case Kind::kBool: return each<std::uint8_t>(data, size, [this](auto v) { json_ += v ? "true" : "false"; });
+      case Kind::kBool: return for_each<std::uint8_t>(data, size, [this](auto v) { json_ += v ? "true" : "false"; });
       case Kind::kU8: return whole<std::uint8_t>(data, size);
       case Kind::kU16: return whole<std::uint16_t>(data, size);
       case Kind::kU32: return whole<std::uint32_t>(data, size);
@@ -290,15 +297,16 @@ class AnswerWriter {
       case Kind::kI16: return whole<std::int16_t>(data, size);
       case Kind::kI32: return whole<std::int32_t>(data, size);
       case Kind::kI64: return whole<std::int64_t>(data, size);
-      case Kind::kF16: return each<std::uint16_t>(data, size, [this](auto bits) { json_ += HalfTexts::all()[bits]; });
-      case Kind::kF32: return each<float>(data, size, [this](float v) { real(v); });
-      case Kind::kF64: return each<double>(data, size, [this](double v) { real(v); });
+      case Kind::kF16:
+        return for_each<std::uint16_t>(data, size, [this](auto bits) { json_ += HalfTexts::instance()[bits]; });
+      case Kind::kF32: return for_each<float>(data, size, [this](float v) { real(v); });
+      case Kind::kF64: return for_each<double>(data, size, [this](double v) { real(v); });
       default: return;  // BF16, which the protocol does not have in JSON
     }
   }
 
   template <class T, class Write>
-  void each(const char* data, std::size_t size, Write write) {
+  void for_each(const char* data, std::size_t size, Write write) {
     for (std::size_t at = 0; at + sizeof(T) <= size; at += sizeof(T)) {
       T value;
       std::memcpy(&value, data + at, sizeof value);
@@ -309,7 +317,7 @@ class AnswerWriter {
 
   template <class T>
   void whole(const char* data, std::size_t size) {
-    each<T>(data, size, [this](T v) { number(v); });
+    for_each<T>(data, size, [this](T v) { number(v); });
   }
 
   template <class T>

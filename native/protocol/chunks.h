@@ -10,24 +10,24 @@ namespace astrarium::protocol {
 
 class Chunks {
  public:
-  enum Found { kPart, kWhole, kOther };
+  enum State { kPart, kWhole, kOther };
 
   // More of them, extensions and trailers go the long way. So looking again when more bytes are there takes no longer
   // than reading them does.
   static constexpr int kMost = 1024;
 
   // Where a body of at most *most* bytes ends in *data*, which begins with its first chunk.
-  Found find(std::string_view data, std::size_t most) {
+  State find(std::string_view data, std::size_t most) {
     data_ = data;
     bytes = 0;
     size = 0;
     for (int left = kMost; left > 0; --left) {
       std::size_t length = 0;
-      const Found found = line(length);
-      if (found != kWhole) return found;
+      const State state = read_size(length);
+      if (state != kWhole) return state;
       if (length > most - bytes) return kOther;
       bytes += length;
-      const Found ended = line_end(size + length);
+      const State ended = line_end(size + length);
       if (ended != kWhole) return ended;
       size += length + 2;
       if (length == 0) return kWhole;
@@ -35,12 +35,13 @@ class Chunks {
     return kOther;
   }
 
-  // The body, after `find` found it whole.
+  // The body, once `find` has seen that it is whole.
   void join(std::string& out) {
     out.clear();
     out.reserve(bytes);
     std::size_t length = 0;
-    for (size = 0; line(length) == kWhole && length > 0; size += length + 2) out.append(data_.substr(size, length));
+    for (size = 0; read_size(length) == kWhole && length > 0; size += length + 2)
+      out.append(data_.substr(size, length));
     size += 2;
   }
 
@@ -50,7 +51,7 @@ class Chunks {
 
  private:
   // The length of the next chunk, whose first byte is then at `size`.
-  Found line(std::size_t& length) {
+  State read_size(std::size_t& length) {
     constexpr std::size_t kLongest = 8;  // digits
     const char* first = data_.data() + size;
     const char* end = data_.data() + data_.size();
@@ -58,12 +59,12 @@ class Chunks {
     const auto digits = static_cast<std::size_t>(next - first);
     if (next == end && digits <= kLongest) return need = data_.size() + 1, kPart;
     if (error != std::errc() || digits > kLongest) return kOther;
-    const Found ended = line_end(size + digits);
+    const State ended = line_end(size + digits);
     if (ended == kWhole) size += digits + 2;
     return ended;
   }
 
-  Found line_end(std::size_t at) {
+  State line_end(std::size_t at) {
     if (data_.size() < at + 2) return need = at + 2, (data_.size() <= at || data_[at] == '\r') ? kPart : kOther;
     return data_.substr(at, 2) == "\r\n" ? kWhole : kOther;
   }

@@ -90,12 +90,12 @@ class Inflater {
     stream_.next_in = reinterpret_cast<const unsigned char*>(packed.data());
     stream_.available_in = static_cast<unsigned>(packed.size());
     out.resize(std::min(std::max(out.capacity(), 4 * packed.size()), most));
-    for (std::size_t made = 0;;) {
-      stream_.next_out = reinterpret_cast<unsigned char*>(out.data()) + made;
-      stream_.available_out = static_cast<unsigned>(out.size() - made);
+    for (std::size_t size = 0;;) {
+      stream_.next_out = reinterpret_cast<unsigned char*>(out.data()) + size;
+      stream_.available_out = static_cast<unsigned>(out.size() - size);
       const int result = zlib_.inflate(&stream_, 0);
-      made = out.size() - stream_.available_out;
-      if (result == Zlib::kStreamEnd) return out.resize(made), stream_.available_in == 0;
+      size = out.size() - stream_.available_out;
+      if (result == Zlib::kStreamEnd) return out.resize(size), stream_.available_in == 0;
       if (result != Zlib::kOk || stream_.available_out != 0 || out.size() == most) return false;
       out.resize(std::min(2 * out.size(), most));
     }

@@ -25,21 +25,21 @@ struct Head {
   bool timed = false;    // it wants to hear how long each stage took
 };
 
-inline bool same_word(std::string_view given, std::string_view lower) {
-  if (given.size() != lower.size()) return false;
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    const char c = given[i] >= 'A' && given[i] <= 'Z' ? static_cast<char>(given[i] | 0x20) : given[i];
+inline bool same_word(std::string_view word, std::string_view lower) {
+  if (word.size() != lower.size()) return false;
+  for (std::size_t i = 0; i < word.size(); ++i) {
+    const char c = word[i] >= 'A' && word[i] <= 'Z' ? static_cast<char>(word[i] | 0x20) : word[i];
     if (c != lower[i]) return false;
   }
   return true;
 }
 
-inline bool whole_number(std::string_view text, std::size_t& found) {
+inline bool whole_number(std::string_view text, std::size_t& number) {
   if (text.empty() || text.size() > 15) return false;
-  found = 0;
+  number = 0;
   for (const char c : text) {
     if (c < '0' || c > '9') return false;
-    found = found * 10 + static_cast<std::size_t>(c - '0');
+    number = number * 10 + static_cast<std::size_t>(c - '0');
   }
   return true;
 }
@@ -52,11 +52,11 @@ class HeadReader {
   // Nothing where the head is not whole, or not of a request that goes the short way; *why* then says for what
   // reason: one of a few words, or the header that is in the way.
   static std::optional<Head> read(std::string_view data, std::size_t largest, std::string_view& why) {
-    const std::string_view all = data.substr(0, largest);
+    const std::string_view part = data.substr(0, largest);
     HeadReader reader;
-    why = reader.lines(all);
+    why = reader.read_lines(part);
     if (why.empty()) return reader.head_;
-    if (all.find("\r\n\r\n") == std::string_view::npos) why = kInPieces;
+    if (part.find("\r\n\r\n") == std::string_view::npos) why = kInPieces;
     return std::nullopt;
   }
 
@@ -94,12 +94,12 @@ class HeadReader {
   static constexpr std::string_view kUnusual[] = {"proxy-connection"};
 
   // Empty where all is well.
-  std::string_view lines(std::string_view all) {
+  std::string_view read_lines(std::string_view data) {
     std::size_t at = 0;
     std::string_view line;
-    if (!next_line(all, at, line)) return kInPieces;
+    if (!next_line(data, at, line)) return kInPieces;
     if (!first_line(line)) return "path";
-    for (int left = kMostHeaders; next_line(all, at, line); --left) {
+    for (int left = kMostHeaders; next_line(data, at, line); --left) {
       if (line.empty()) return head_.size = at, missing();
       if (left == 0) return "too_large";
       if (!header(line)) return why_;
@@ -113,10 +113,10 @@ class HeadReader {
     return seen_[kLength] != head_.chunked ? std::string_view() : kNames[kLength];
   }
 
-  static bool next_line(std::string_view all, std::size_t& at, std::string_view& line) {
-    const auto end = all.find("\r\n", at);
+  static bool next_line(std::string_view data, std::size_t& at, std::string_view& line) {
+    const auto end = data.find("\r\n", at);
     if (end == std::string_view::npos) return false;
-    line = all.substr(at, end - at);
+    line = data.substr(at, end - at);
     at = end + 2;
     return true;
   }
@@ -151,18 +151,18 @@ class HeadReader {
   }
 
   static bool visible(std::string_view text) {
-    bool all = true;
-    for (const char c : text) all &= c >= ' ' && c <= '~';  // no early end: so it is done for many at once
-    return all;
+    bool are_visible = true;
+    for (const char c : text) are_visible &= c >= ' ' && c <= '~';  // no early end: so it is done for many at once
+    return are_visible;
   }
 
   // Of which characters names of headers are made.
   static constexpr std::array<bool, 256> kToken = [] {
-    std::array<bool, 256> found{};
+    std::array<bool, 256> allowed{};
     for (int c = '!'; c <= '~'; ++c)
-      found[static_cast<std::size_t>(c)] =
+      allowed[static_cast<std::size_t>(c)] =
           std::string_view("\"(),/:;<=>?@[\\]{}").find(static_cast<char>(c)) == std::string_view::npos;
-    return found;
+    return allowed;
   }();
 
   bool header(std::string_view line) {
@@ -171,7 +171,7 @@ class HeadReader {
     while (colon < line.size() && kToken[static_cast<unsigned char>(line[colon])]) ++colon;
     if (colon == 0 || colon == line.size() || line[colon] != ':') return false;
     const auto value = line.substr(colon + 1);
-    return visible(value) && meant(line.substr(0, colon), trimmed(value));
+    return visible(value) && accept_header(line.substr(0, colon), trimmed(value));
   }
 
   static std::string_view trimmed(std::string_view value) {
@@ -182,24 +182,24 @@ class HeadReader {
 
   // Whether a name may be one of those that matter, by its length.
   static constexpr std::uint64_t kLengths = [] {
-    std::uint64_t found = 0;
-    for (const auto name : kNames) found |= std::uint64_t{1} << name.size();
-    for (const auto name : kUnusual) found |= std::uint64_t{1} << name.size();
-    return found;
+    std::uint64_t lengths = 0;
+    for (const auto name : kNames) lengths |= std::uint64_t{1} << name.size();
+    for (const auto name : kUnusual) lengths |= std::uint64_t{1} << name.size();
+    return lengths;
   }();
 
   // Whether a header, and its value, change nothing that the short way would not do.
-  bool meant(std::string_view name, std::string_view value) {
+  bool accept_header(std::string_view name, std::string_view value) {
     if (name.size() >= 64 || !(kLengths >> name.size() & 1)) return true;
     for (const std::string_view other : kUnusual)
       if (same_word(name, other)) return why_ = other, false;
     for (int known = 0; known < kCount; ++known)
       if (same_word(name, kNames[known]))
-        return why_ = kNames[known], once(known) && taken(static_cast<Known>(known), value);
+        return why_ = kNames[known], once(known) && take_value(static_cast<Known>(known), value);
     return true;
   }
 
-  bool taken(Known header, std::string_view value) {
+  bool take_value(Known header, std::string_view value) {
     switch (header) {
       case kLength: return whole_number(value, head_.body);
       case kJson: return whole_number(value, head_.json.emplace());
@@ -220,12 +220,12 @@ class HeadReader {
 
   // A plain name or address, and a port; others that are right go the long way too.
   static bool is_host(std::string_view value) {
-    bool all = true;
+    bool are_plain = true;
     for (const char c : value)
-      all &= (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '-' && c <= ':' && c != '/') || c == '_';
+      are_plain &= (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '-' && c <= ':' && c != '/') || c == '_';
     const auto colon = value.find(':');
-    return all && (colon == std::string_view::npos ||
-                   value.find_first_not_of("0123456789", colon + 1) == std::string_view::npos);
+    return are_plain && (colon == std::string_view::npos ||
+                         value.find_first_not_of("0123456789", colon + 1) == std::string_view::npos);
   }
 
   // Of the connection. An upgrade is an offer, of which nothing need come.
@@ -237,9 +237,9 @@ class HeadReader {
     }
   }
 
-  static bool coding(std::string_view value, Coding& found) {
-    for (const Coding one : {Coding::kNone, Coding::kGzip, Coding::kDeflate})
-      if (same_word(value, kCodings[static_cast<std::size_t>(one)])) return found = one, true;
+  static bool coding(std::string_view value, Coding& result) {
+    for (const Coding known : {Coding::kNone, Coding::kGzip, Coding::kDeflate})
+      if (same_word(value, kCodings[static_cast<std::size_t>(known)])) return result = known, true;
     return false;
   }
 

@@ -32,9 +32,9 @@ inline constexpr std::int64_t kLongestTimeout = 1'000'000'000'000'000, kLargestP
 
 struct Input {
   Shape shape;
-  std::string made;       // from JSON; empty where the bytes lie in the request
-  std::string_view data;  // of the request, or of `made`
-  bool given = false;
+  std::string own_bytes;  // from JSON; empty where the bytes lie in the request
+  std::string_view data;  // of the request, or of `own_bytes`
+  bool is_there = false;
 };
 
 struct Wanted {
@@ -63,9 +63,9 @@ struct Call {
     outputs.clear();
     for (Input& input : inputs) {
       input.shape.clear();
-      input.made.clear();
+      input.own_bytes.clear();
       input.data = {};
-      input.given = false;
+      input.is_there = false;
     }
     rows = timeout_us = priority = patience = 0;
     accepts = Coding::kNone;
@@ -141,11 +141,11 @@ class BodyReader {
   bool once(bool& seen) { return std::exchange(seen, true) == false; }
 
   bool field(std::string_view key) {
-    if (key == "inputs") return once(seen_[kInputs]) && scan_.list([this] { return input(); });
-    if (key == "outputs") return once(seen_[kOutputs]) && scan_.list([this] { return output(); });
-    if (key == "id") return once(seen_[kId]) && text(call_.id);
+    if (key == "inputs") return once(seen_fields_[kInputs]) && scan_.list([this] { return input(); });
+    if (key == "outputs") return once(seen_fields_[kOutputs]) && scan_.list([this] { return output(); });
+    if (key == "id") return once(seen_fields_[kId]) && text(call_.id);
     if (key == "parameters")
-      return once(seen_[kParameters]) && scan_.object([this](std::string_view name) { return parameter(name); });
+      return once(seen_fields_[kParameters]) && scan_.object([this](std::string_view name) { return parameter(name); });
     return extra(fields_, key);
   }
 
@@ -155,82 +155,87 @@ class BodyReader {
   }
 
   bool parameter(std::string_view name) {
-    if (name == "timeout") return once(told_[kTimeout]) && bounded(call_.timeout_us, 1, kLongestTimeout);
-    if (name == "priority") return once(told_[kPriority]) && bounded(call_.priority, 0, kLargestPriority);
+    if (name == "timeout") return once(seen_parameters_[kTimeout]) && bounded(call_.timeout_us, 1, kLongestTimeout);
+    if (name == "priority") return once(seen_parameters_[kPriority]) && bounded(call_.priority, 0, kLargestPriority);
     if (name == "application")
-      return once(told_[kApplication]) && text(call_.application) && characters(call_.application) <= kLongestTag;
-    if (name == "binary_data_output") return once(told_[kBinary]) && scan_.boolean(all_binary_);
+      return once(seen_parameters_[kApplication]) && text(call_.application) &&
+             characters(call_.application) <= kLongestTag;
+    if (name == "binary_data_output") return once(seen_parameters_[kBinary]) && scan_.boolean(all_binary_);
     return name.substr(0, 9) != "sequence_" && extra(parameters_, name);
   }
 
-  bool bounded(std::int64_t& found, std::int64_t low, std::int64_t high) {
-    return scan_.whole(found) && found >= low && found <= high;
+  bool bounded(std::int64_t& value, std::int64_t low, std::int64_t high) {
+    return scan_.whole(value) && value >= low && value <= high;
   }
 
   // inputs
 
   bool input() {
-    Announced given;
+    Announced announcement;
     Extras fields, parameters;
-    if (!scan_.object([&](std::string_view key) { return input_field(given, key, fields, parameters); })) return false;
-    if (given.binary) return !given.has_data && binary_data(given);
-    return given.data ? late_data(given) : given.has_data;
+    if (!scan_.object([&](std::string_view key) { return input_field(announcement, key, fields, parameters); }))
+      return false;
+    if (announcement.binary) return !announcement.has_data && binary_data(announcement);
+    return announcement.data ? late_data(announcement) : announcement.has_data;
   }
 
-  bool binary_data(const Announced& given) {
-    Input* input = announced(given);
-    if (input == nullptr || *given.binary > binary_.size() - taken_) return false;
-    input->data = binary_.substr(taken_, *given.binary);
-    taken_ += *given.binary;
-    if (!is_text()) return *given.binary == size_;
+  bool binary_data(const Announced& announcement) {
+    Input* input = find_input(announcement);
+    if (input == nullptr || *announcement.binary > binary_.size() - taken_) return false;
+    input->data = binary_.substr(taken_, *announcement.binary);
+    taken_ += *announcement.binary;
+    if (!is_text()) return *announcement.binary == size_;
     return bytes_elements(input->data, elements_) == std::pair(elements_, input->data.size());
   }
 
   // Elements that came first.
-  bool late_data(const Announced& given) {
-    const JsonScan after = std::exchange(scan_, *given.data);
-    const bool read = json_data(given);
+  bool late_data(const Announced& announcement) {
+    const JsonScan after = std::exchange(scan_, *announcement.data);
+    const bool read = json_data(announcement);
     scan_ = after;
     return read;
   }
 
-  bool input_field(Announced& given, std::string_view key, Extras& fields, Extras& parameters) {
-    if (key == "name") return once(given.has_name) && scan_.text(given.name);
-    if (key == "datatype") return once(given.has_type) && scan_.text(given.type);
-    if (key == "shape") return once(given.has_shape) && scan_.list([&] { return dimension(given); });
-    if (key == "data") return once(given.has_data) && elements(given);
+  bool input_field(Announced& announcement, std::string_view key, Extras& fields, Extras& parameters) {
+    if (key == "name") return once(announcement.has_name) && scan_.text(announcement.name);
+    if (key == "datatype") return once(announcement.has_type) && scan_.text(announcement.type);
+    if (key == "shape") return once(announcement.has_shape) && scan_.list([&] { return dimension(announcement); });
+    if (key == "data") return once(announcement.has_data) && elements(announcement);
     if (key != "parameters") return extra(fields, key);
-    return once(given.has_parameters) && scan_.object([&](std::string_view name) {
-      if (name == "binary_data_size") return !given.binary && scan_.whole(given.binary.emplace());
+    return once(announcement.has_parameters) && scan_.object([&](std::string_view name) {
+      if (name == "binary_data_size") return !announcement.binary && scan_.whole(announcement.binary.emplace());
       return !is_unserved(name) && extra(parameters, name);
     });
   }
 
   // Reads elements, or moves behind them where what tells how to read them is still to come.
-  bool elements(Announced& given) {
+  bool elements(Announced& announcement) {
     const std::size_t before = scan_.left();
-    const bool read = is_announced(given) ? json_data(given) : (given.data = scan_, scan_.skip_list());
+    const bool read =
+        is_announced(announcement) ? json_data(announcement) : (announcement.data = scan_, scan_.skip_list());
     beside_ -= before - scan_.left();
     return read;
   }
 
-  static bool is_announced(const Announced& given) { return given.has_name && given.has_type && given.has_shape; }
+  static bool is_announced(const Announced& announcement) {
+    return announcement.has_name && announcement.has_type && announcement.has_shape;
+  }
   bool is_text() const { return spec_->type->kind == Kind::kBytes; }
 
-  bool dimension(Announced& given) {
-    return given.axes < kMostDimensions && scan_.whole(given.dimensions[given.axes++]);
+  bool dimension(Announced& announcement) {
+    return announcement.axes < kMostDimensions && scan_.whole(announcement.dimensions[announcement.axes++]);
   }
 
   // Where an input goes, once all is known of it but its elements; `elements_` is then how many there are, and `size_`
   // the bytes that they take, if those do not vary.
-  Input* announced(const Announced& given) {
-    if (!is_announced(given)) return nullptr;
-    const auto at = place_of(call_.model->inputs, given.name);
-    if (at == call_.inputs.size() || std::exchange(call_.inputs[at].given, true)) return nullptr;
+  Input* find_input(const Announced& announcement) {
+    if (!is_announced(announcement)) return nullptr;
+    const auto at = place_of(call_.model->inputs, announcement.name);
+    if (at == call_.inputs.size() || std::exchange(call_.inputs[at].is_there, true)) return nullptr;
     const Spec& spec = call_.model->inputs[at];
-    if (spec.type->name != given.type) return nullptr;
+    if (spec.type->name != announcement.type) return nullptr;
     Shape& shape = call_.inputs[at].shape;
-    shape.assign(given.dimensions, given.dimensions + given.axes);
+    shape.assign(announcement.dimensions, announcement.dimensions + announcement.axes);
     const auto elements = spec.elements(shape, limit_);
     if (!elements || shape[0] > call_.model->max_batch) return nullptr;
     if (call_.rows != 0 && shape[0] != call_.rows) return nullptr;
@@ -241,17 +246,17 @@ class BodyReader {
     return &call_.inputs[at];
   }
 
-  bool json_data(const Announced& given) {
-    Input* input = announced(given);
+  bool json_data(const Announced& announcement) {
+    Input* input = find_input(announcement);
     if (input == nullptr || !spec_->speaks_json()) return false;
     if (elements_ > scan_.left()) return false;  // a short body must not ask for much memory
-    input->made.resize(size_);
-    out_ = input->made.data();
+    input->own_bytes.resize(size_);
+    out_ = input->own_bytes.data();
     out_end_ = out_ + size_;
-    texts_ = &input->made;
+    texts_ = &input->own_bytes;
     texts_left_ = elements_;
     const bool read = scan_.nested_list() ? nested(input->shape, 0) : scan_.list([this] { return element(); });
-    input->data = input->made;
+    input->data = input->own_bytes;
     return read && (is_text() ? texts_left_ == 0 : out_ == out_end_);
   }
 
@@ -336,10 +341,10 @@ class BodyReader {
   }
 
   bool complete() {
-    const auto given = [](const Input& input) { return input.given; };
+    const auto is_there = [](const Input& input) { return input.is_there; };
     if (call_.rows == 0 || taken_ != binary_.size()) return false;
     if (beside_ + call_.inputs.size() * kPieceDigits > kMostBeside) return refused(kTooLarge);
-    if (!std::all_of(call_.inputs.begin(), call_.inputs.end(), given)) return false;
+    if (!std::all_of(call_.inputs.begin(), call_.inputs.end(), is_there)) return false;
     if (call_.outputs.empty())
       for (std::size_t at = 0; at < call_.model->outputs.size(); ++at) call_.outputs.push_back({at, false, false});
     std::size_t answer = 0;
@@ -383,7 +388,7 @@ class BodyReader {
   std::string* texts_ = nullptr;
   std::string scratch_;
   Extras fields_, parameters_;
-  bool seen_[kFields] = {}, told_[kParameterCount] = {};
+  bool seen_fields_[kFields] = {}, seen_parameters_[kParameterCount] = {};
   bool all_binary_ = false;
   static constexpr std::string_view kBody = "body", kLargeJson = "large_json", kAccepts = "accept-encoding",
                                     kTooLarge = "too_large";

@@ -19,7 +19,7 @@ namespace astrarium::protocol {
 // Bytes of a body: to place a larger one where workers find it takes longer (64 MiB: 20 ms) than others should wait.
 inline constexpr std::size_t kMostBody = 64 << 20;
 
-struct Asked {  // by a head
+struct PlainRequest {  // by a head
   Head head;
   const std::shared_ptr<const Model>& model;
 };
@@ -31,7 +31,7 @@ class PlainCalls {
       : largest_head_(largest_head), largest_body_(std::min(largest_body, kMostBody)) {}
 
   void serve(std::shared_ptr<const Model> model) {
-    HalfTexts::all();  // made now, and not when the first answer needs them
+    HalfTexts::instance();  // made now, and not when the first answer needs them
     withheld_.erase(model->name);
     models_[model->name] = std::move(model);
   }
@@ -42,7 +42,7 @@ class PlainCalls {
   }
 
   // What the head asks for; nothing where it is not whole or its request goes the long way, and *why*.
-  std::optional<Asked> asked(std::string_view data, std::string_view& why) const {
+  std::optional<PlainRequest> read_head(std::string_view data, std::string_view& why) const {
     const auto head = HeadReader::read(data, largest_head_, why);
     if (!head) return std::nullopt;
     why = "too_large";
@@ -56,7 +56,7 @@ class PlainCalls {
     if (model == nullptr) return std::nullopt;
     why = "version";
     if (!head->version.empty() && head->version != (*model)->version) return std::nullopt;
-    return Asked{*head, *model};
+    return PlainRequest{*head, *model};
   }
 
   // Nothing where calls of a model go the long way, and *why*.
@@ -67,18 +67,18 @@ class PlainCalls {
   }
 
   // Fills a call that is as new; where its request goes the long way, says why.
-  std::string_view fill(Call& call, const Asked& asked, std::string_view body) const {
-    const std::size_t json = asked.head.json.value_or(body.size());
+  std::string_view fill(Call& call, const PlainRequest& request, std::string_view body) const {
+    const std::size_t json = request.head.json.value_or(body.size());
     if (json > body.size()) return "body";
     if (json > kMostJson) return "large_json";
-    return fill(call, asked, body.substr(0, json), body.substr(json));
+    return fill(call, request, body.substr(0, json), body.substr(json));
   }
-  std::string_view fill(Call& call, const Asked& asked, std::string_view json, std::string_view binary) const {
-    call.model = asked.model;
-    call.accepts = asked.head.accepts;
-    call.closes = asked.head.closes;
-    call.timed = asked.head.timed;
-    call.application = asked.head.application;
+  std::string_view fill(Call& call, const PlainRequest& request, std::string_view json, std::string_view binary) const {
+    call.model = request.model;
+    call.accepts = request.head.accepts;
+    call.closes = request.head.closes;
+    call.timed = request.head.timed;
+    call.application = request.head.application;
     BodyReader reader(call, json, binary, largest_body_);
     return reader.read() ? std::string_view() : reader.why();
   }

@@ -20,10 +20,10 @@ class ProtoCallReader {
   static std::string_view model_name(std::string_view message) {
     ProtoScan scan(message);
     Field field;
-    std::string_view found;
+    std::string_view name;
     while (scan.next(field) && field.number <= kVersion)  // fields come in the order of their numbers
-      if (field.number == kName && field.wire == kSized) found = field.data;
-    return found;
+      if (field.number == kName && field.wire == kSized) name = field.data;
+    return name;
   }
 
   // The call is as new, and has its model.
@@ -37,7 +37,7 @@ class ProtoCallReader {
     ProtoScan scan(message);
     Field field;
     while (scan.next(field))
-      if (!taken(field)) return false;
+      if (!take_field(field)) return false;
     return scan.good && place_inputs() && complete();
   }
 
@@ -53,14 +53,14 @@ class ProtoCallReader {
     kOutputs = 6,
     kRaw = 7
   };
-  struct Given {
+  struct InputMessage {
     std::size_t at;  // among the model's inputs
     std::size_t size;
     std::string_view contents;
     bool has_contents;
   };
 
-  bool taken(const Field& field) {
+  bool take_field(const Field& field) {
     if (field.wire != kSized) return false;
     switch (field.number) {
       case kName: return field.data == call_->model->name;
@@ -120,12 +120,12 @@ class ProtoCallReader {
   }
 
   // Once, and a whole number, signed or not.
-  static bool bounded(const Field& value, std::int64_t& found, std::int64_t low, std::int64_t high) {
+  static bool bounded(const Field& value, std::int64_t& result, std::int64_t low, std::int64_t high) {
     constexpr std::uint32_t kSigned = 2, kUnsigned = 5;
-    if (found || (value.number != kSigned && value.number != kUnsigned)) return false;
+    if (result || (value.number != kSigned && value.number != kUnsigned)) return false;
     if (value.value > static_cast<std::uint64_t>(high)) return false;  // a negative one is large
-    found = static_cast<std::int64_t>(value.value);
-    return found >= low;
+    result = static_cast<std::int64_t>(value.value);
+    return result >= low;
   }
 
   // Whether a tensor's parameter changes nothing.
@@ -141,19 +141,19 @@ class ProtoCallReader {
     ProtoScan scan(data);
     Field field;
     std::string_view name, type;
-    Given given{};
+    InputMessage message{};
     shape_.clear();
     while (scan.next(field))
-      if (!input_field(field, name, type, given)) return false;
-    return scan.good && announced(name, type, given);
+      if (!input_field(field, name, type, message)) return false;
+    return scan.good && check_input(name, type, message);
   }
 
-  bool input_field(const Field& field, std::string_view& name, std::string_view& type, Given& given) {
+  bool input_field(const Field& field, std::string_view& name, std::string_view& type, InputMessage& message) {
     constexpr std::uint32_t kShape = 3, kOneParameter = 4, kContents = 5;
     if (field.number == kShape) return dimensions(field);
     if (field.wire != kSized) return false;
     if (field.number == kOneParameter) return tensor_parameter(field.data);
-    if (field.number == kContents) return given.contents = field.data, !std::exchange(given.has_contents, true);
+    if (field.number == kContents) return message.contents = field.data, !std::exchange(message.has_contents, true);
     if (field.number == 1) return name = field.data, true;
     if (field.number == 2) return type = field.data, true;
     return false;
@@ -174,9 +174,9 @@ class ProtoCallReader {
     return true;
   }
 
-  bool announced(std::string_view name, std::string_view type, Given& given) {
+  bool check_input(std::string_view name, std::string_view type, InputMessage& message) {
     const auto at = place_of(call_->model->inputs, name);
-    if (at == call_->inputs.size() || std::exchange(call_->inputs[at].given, true)) return false;
+    if (at == call_->inputs.size() || std::exchange(call_->inputs[at].is_there, true)) return false;
     const Spec& spec = call_->model->inputs[at];
     if (spec.type->bytes == 0) return refused("text");
     if (spec.type->name != type) return false;
@@ -184,9 +184,9 @@ class ProtoCallReader {
     if (!bytes || shape_[0] > call_->model->max_batch || (call_->rows != 0 && shape_[0] != call_->rows)) return false;
     call_->rows = shape_[0];
     call_->inputs[at].shape = shape_;
-    given.at = at;
-    given.size = *bytes;
-    inputs_.push_back(given);
+    message.at = at;
+    message.size = *bytes;
+    inputs_.push_back(message);
     return true;
   }
 
@@ -197,22 +197,22 @@ class ProtoCallReader {
     return true;
   }
 
-  bool binary(const Given& given, std::string_view data) {
-    if (given.has_contents || data.size() != given.size) return false;
-    call_->inputs[given.at].data = data;
+  bool binary(const InputMessage& message, std::string_view data) {
+    if (message.has_contents || data.size() != message.size) return false;
+    call_->inputs[message.at].data = data;
     return true;
   }
 
-  bool typed(const Given& given) {
-    const Datatype& type = *call_->model->inputs[given.at].type;
-    const std::size_t elements = given.size / type.bytes;
-    if (given.contents.size() > kMostJson) return refused("large_contents");
-    if (elements > given.contents.size()) return false;  // a short message must not ask for much memory
-    Input& input = call_->inputs[given.at];
-    input.made.resize(given.size);
+  bool typed(const InputMessage& message) {
+    const Datatype& type = *call_->model->inputs[message.at].type;
+    const std::size_t elements = message.size / type.bytes;
+    if (message.contents.size() > kMostJson) return refused("large_contents");
+    if (elements > message.contents.size()) return false;  // a short message must not ask for much memory
+    Input& input = call_->inputs[message.at];
+    input.own_bytes.resize(message.size);
     ProtoTensor tensor(type.kind, elements);
-    if (!tensor.parse(given.contents, input.made.data())) return false;
-    input.data = input.made;
+    if (!tensor.parse(message.contents, input.own_bytes.data())) return false;
+    input.data = input.own_bytes;
     return true;
   }
 
@@ -248,7 +248,7 @@ class ProtoCallReader {
   std::size_t limit_ = 0;
   std::string_view why_;
   Shape shape_;
-  std::vector<Given> inputs_;  // in the message's order
+  std::vector<InputMessage> inputs_;  // in the message's order
   std::vector<std::string_view> raw_;
 };
 

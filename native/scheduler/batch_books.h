@@ -31,9 +31,9 @@ struct KeptGpu {
 };
 
 template <class T>
-T& grown(std::vector<T>& all, int place) {
-  if (std::ssize(all) <= place) all.resize(static_cast<std::size_t>(place) + 1);
-  return all[static_cast<std::size_t>(place)];
+T& grown(std::vector<T>& values, int index) {
+  if (std::ssize(values) <= index) values.resize(static_cast<std::size_t>(index) + 1);
+  return values[static_cast<std::size_t>(index)];
 }
 
 // A model's batches since Python last looked.
@@ -45,14 +45,14 @@ struct ModelBatches {
   std::vector<std::pair<std::int64_t, Time>> computing;  // by size: how many, and how long in all
   std::deque<KeptGpu> last;
 
-  void add(const BatchRecord& one) {
-    ++execution[TimeHistogram::place(one.finished - one.started)];
-    gathering += one.computing - one.started;
-    writing += one.finished - one.computed;
-    auto& [count, time] = grown(computing, one.size);
+  void add(const BatchRecord& record) {
+    ++execution[TimeHistogram::place(record.finished - record.started)];
+    gathering += record.computing - record.started;
+    writing += record.finished - record.computed;
+    auto& [count, time] = grown(computing, record.size);
     ++count;
-    time += one.computed - one.computing;
-    last.push_back({one.finished, one.size, one.kept_gpu()});
+    time += record.computed - record.computing;
+    last.push_back({record.finished, record.size, record.kept_gpu()});
     if (last.size() > kLast) last.pop_front();
   }
 };
@@ -61,9 +61,9 @@ class BatchBooks {
  public:
   using Second = std::pair<Time, Time>;  // when it began, and how long a GPU was busy in it
 
-  void add(const BatchRecord& one) {
-    grown(models, one.model).add(one);
-    add_busy(one.gpu, one.finished, one.busy());
+  void add(const BatchRecord& record) {
+    grown(models, record.model).add(record);
+    add_busy(record.gpu, record.finished, record.busy());
   }
   void add_busy(int gpu, Time until, Time time) { busy_in(grown(busy, gpu), until / kSecond * kSecond) += time; }
 
@@ -75,9 +75,9 @@ class BatchBooks {
 
   // It is mostly the last one: batches of a GPU end one after another.
   static Time& busy_in(std::vector<Second>& seconds, Time began) {
-    const auto found =
-        std::find_if(seconds.rbegin(), seconds.rend(), [&](const Second& one) { return one.first == began; });
-    if (found != seconds.rend()) return found->second;
+    const auto match =
+        std::find_if(seconds.rbegin(), seconds.rend(), [&](const Second& second) { return second.first == began; });
+    if (match != seconds.rend()) return match->second;
     return seconds.emplace_back(began, 0).second;
   }
 };

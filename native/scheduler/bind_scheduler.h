@@ -59,7 +59,7 @@ struct BoundScheduler {
     nb::list calls;
     Ticket* ticket = nullptr;
     while (origin.back.pop(ticket)) {
-      calls.append(told(*ticket));
+      calls.append(as_tuple(*ticket));
       tickets.free(ticket);
     }
     origin.bell.sleeps();
@@ -88,14 +88,14 @@ inline void bind_questions(nb::class_<BoundScheduler>& bound) {
       .def(
           "quarantined",
           [](BoundScheduler& self) {
-            return told(unlocked([&] {
+            return as_list(unlocked([&] {
               return self.thread.ask(
                   [](const Scheduler& scheduler) { return scheduler.quarantine.all(monotonic_ns()); });
             }));
           },
           nb::sig("def quarantined(self) -> list[QuarantinedInput]"), "Return the inputs that are refused.")
       .def(
-          "batches", [](BoundScheduler& self) { return told(unlocked([&] { return self.thread.batches(); })); },
+          "batches", [](BoundScheduler& self) { return as_tuple(unlocked([&] { return self.thread.batches(); })); },
           nb::sig("def batches(self) -> Batches"), "Return what became of batches since the last time.")
       .def(
           "waiting",
@@ -216,7 +216,7 @@ inline void bind_workers(nb::class_<BoundScheduler>& bound) {
       .def(
           "worker_left",
           [](BoundScheduler& self, int worker, std::string reason, bool by_its_work, std::int64_t run) {
-            return told(
+            return as_tuple(
                 unlocked([&] { return self.thread.worker_left(worker, {std::move(reason), by_its_work, run}); }));
           },
           "worker"_a, "reason"_a, "by_its_work"_a, "run"_a,

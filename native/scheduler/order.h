@@ -28,13 +28,13 @@ inline void append_member(std::string& out, const Row& row) {
 inline constexpr std::size_t kMemberBytes = 48;
 
 inline void append_shapes(PackWriter& pack, const std::vector<Written>& shapes) {
-  if (shapes.empty()) return pack.nothing();
+  if (shapes.empty()) return pack.nil();
   pack.array(shapes.size());
-  for (const Written& one : shapes) {
+  for (const Written& tensor : shapes) {
     pack.array(2);
-    pack.array(one.shape.size());
-    for (const std::int64_t dimension : one.shape) pack.number(static_cast<std::uint64_t>(dimension));
-    pack.number(one.bytes);
+    pack.array(tensor.shape.size());
+    for (const std::int64_t dimension : tensor.shape) pack.number(static_cast<std::uint64_t>(dimension));
+    pack.number(tensor.bytes);
   }
 }
 
@@ -62,7 +62,7 @@ inline std::string run_batch(std::int64_t run, int model, const std::vector<Row>
   pack.number(static_cast<std::uint64_t>(start));
   bool own = false;
   for (const Row& row : rows) own |= !row.ticket->inputs.empty();
-  if (!own) return pack.nothing(), out;
+  if (!own) return pack.nil(), out;
   pack.array(rows.size());
   for (const Row& row : rows) append_shapes(pack, row.ticket->inputs);
   return out;

@@ -83,36 +83,39 @@ class PythonPolicy final : public Decider {
   // [(kind, what its class is made of)], in the order in which all of it happened.
   static nanobind::list as_list(const Happenings& happenings) {
     namespace nb = nanobind;
-    nb::list all;
+    nb::list listed;
     std::size_t arrived = 0;
     const auto arrive_until = [&](std::size_t count) {
-      for (; arrived < count; ++arrived) all.append(nb::make_tuple(kArrived, as_tuple(happenings.arrivals[arrived])));
+      for (; arrived < count; ++arrived)
+        listed.append(nb::make_tuple(kArrived, as_tuple(happenings.arrivals[arrived])));
     };
     for (std::size_t i = 0; i < happenings.events.size(); ++i) {
       arrive_until(happenings.arrived_before[i]);
       const Event& event = happenings.events[i];
-      all.append(nb::make_tuple(static_cast<int>(event.index()),
-                                std::visit([](const auto& one) { return as_tuple(one); }, event)));
+      listed.append(nb::make_tuple(static_cast<int>(event.index()),
+                                   std::visit([](const auto& event) { return as_tuple(event); }, event)));
     }
     arrive_until(happenings.arrivals.size());
-    return all;
+    return listed;
   }
 
-  static nanobind::tuple as_tuple(const Arrival& one) {
-    return nanobind::make_tuple(one.id, one.model, one.arrival, one.deadline, one.application);
+  static nanobind::tuple as_tuple(const Arrival& arrival) {
+    return nanobind::make_tuple(arrival.id, arrival.model, arrival.arrival, arrival.deadline, arrival.application);
   }
-  static nanobind::tuple as_tuple(const BatchFinished& one) {
-    return nanobind::make_tuple(one.gpu, one.run, one.started, one.stopped);
+  static nanobind::tuple as_tuple(const BatchFinished& event) {
+    return nanobind::make_tuple(event.gpu, event.run, event.started, event.stopped);
   }
-  static nanobind::tuple as_tuple(const BatchPreempted& one) {
-    return nanobind::make_tuple(one.gpu, one.run, one.started, one.stopped);
+  static nanobind::tuple as_tuple(const BatchPreempted& event) {
+    return nanobind::make_tuple(event.gpu, event.run, event.started, event.stopped);
   }
-  static nanobind::tuple as_tuple(const RequestProfiled& one) {
-    return nanobind::make_tuple(one.request, one.model, one.application, one.alone);
+  static nanobind::tuple as_tuple(const RequestProfiled& event) {
+    return nanobind::make_tuple(event.request, event.model, event.application, event.alone);
   }
-  static nanobind::tuple as_tuple(const BatchFailed& one) { return nanobind::make_tuple(one.gpu, one.run, one.error); }
-  static nanobind::tuple as_tuple(const GpuJoined& one) { return nanobind::make_tuple(one.gpu); }
-  static nanobind::tuple as_tuple(const GpuLeft& one) { return nanobind::make_tuple(one.gpu); }
+  static nanobind::tuple as_tuple(const BatchFailed& event) {
+    return nanobind::make_tuple(event.gpu, event.run, event.error);
+  }
+  static nanobind::tuple as_tuple(const GpuJoined& event) { return nanobind::make_tuple(event.gpu); }
+  static nanobind::tuple as_tuple(const GpuLeft& event) { return nanobind::make_tuple(event.gpu); }
 
   // ([(0, GPU, requests, start) | (1, request, reason, 0) | (2, GPU, run, 0)], when to be asked again at the latest).
   std::vector<Action> read(nanobind::object answer) {

@@ -18,28 +18,29 @@ namespace astrarium::front {
 
 namespace nb = nanobind;
 
-inline std::vector<Written> read_shapes(nb::handle given) {
-  std::vector<Written> found;
-  if (given.is_none()) return found;
-  for (nb::handle one : given) found.push_back({nb::cast<protocol::Shape>(one[0]), nb::cast<std::size_t>(one[1])});
-  return found;
+inline std::vector<Written> read_shapes(nb::handle shapes) {
+  std::vector<Written> tensors;
+  if (shapes.is_none()) return tensors;
+  for (nb::handle pair : shapes)
+    tensors.push_back({nb::cast<protocol::Shape>(pair[0]), nb::cast<std::size_t>(pair[1])});
+  return tensors;
 }
 
-inline nb::list told_row(const std::vector<Written>& row) {
+inline nb::list shapes_of_row(const std::vector<Written>& row) {
   nb::list shapes;
-  for (const Written& one : row) {
+  for (const Written& tensor : row) {
     nb::list shape;
-    for (const std::int64_t dimension : one.shape) shape.append(dimension);
-    shapes.append(nb::make_tuple(nb::tuple(shape), one.bytes));
+    for (const std::int64_t dimension : tensor.shape) shape.append(dimension);
+    shapes.append(nb::make_tuple(nb::tuple(shape), tensor.bytes));
   }
   return shapes;
 }
 
-inline nb::object told_shapes(const std::vector<std::vector<Written>>& rows) {
+inline nb::object shapes_of_rows(const std::vector<std::vector<Written>>& rows) {
   if (rows.empty()) return nb::none();
-  nb::list all;
-  for (const auto& row : rows) all.append(told_row(row));
-  return all;
+  nb::list shapes;
+  for (const auto& row : rows) shapes.append(shapes_of_row(row));
+  return shapes;
 }
 
 // The tickets of calls that Python has read: the last origin.
@@ -59,56 +60,56 @@ class PythonTickets {
   std::vector<Ticket*> spare_;
 };
 
-inline void fill(Ticket& ticket, std::int64_t number, int model, int rows, int application,
-                 std::pair<Time, Time> moments, std::tuple<std::size_t, std::size_t, std::size_t> rooms,
-                 nb::handle shapes) {
+inline void fill(Ticket& ticket, std::int64_t number, int model, int rows, int application, std::pair<Time, Time> times,
+                 std::tuple<std::size_t, std::size_t, std::size_t> blocks, nb::handle shapes) {
   ticket.number = number;
   ticket.model = model;
   ticket.rows = rows;
   ticket.application = application;
-  std::tie(ticket.received, ticket.deadline) = moments;
-  std::tie(ticket.block, ticket.replies, ticket.reply_bytes) = rooms;
+  std::tie(ticket.received, ticket.deadline) = times;
+  std::tie(ticket.block, ticket.replies, ticket.reply_bytes) = blocks;
   ticket.inputs = read_shapes(shapes);
 }
 
 // (number, outcome, cause, reason, shapes of the answers by row, retried, its batch).
-inline nb::tuple told(const Ticket& ticket) {
+inline nb::tuple as_tuple(const Ticket& ticket) {
   const auto batch = nb::make_tuple(ticket.batch, ticket.gpu, ticket.batch_size, ticket.dispatched, ticket.planned_end,
                                     ticket.started, ticket.finished);
-  const bool says_it = ticket.cause == Cause::kOther;  // the policy's own words
-  const std::string cause = says_it ? ticket.reason : std::string(name_of(ticket.cause));
+  const bool in_own_words = ticket.cause == Cause::kOther;  // the policy's own words
+  const std::string cause = in_own_words ? ticket.reason : std::string(name_of(ticket.cause));
   return nb::make_tuple(ticket.number, static_cast<int>(ticket.outcome), cause, ticket.reason,
-                        told_shapes(ticket.reply_shapes), ticket.retried, batch);
+                        shapes_of_rows(ticket.reply_shapes), ticket.retried, batch);
 }
 
 // (model, calls, certain).
-inline nb::tuple told(const Blame& blame) { return nb::make_tuple(blame.model, blame.calls, blame.certain); }
+inline nb::tuple as_tuple(const Blame& blame) { return nb::make_tuple(blame.model, blame.calls, blame.certain); }
 
 // [(model, digest, since, until, reason)].
-inline nb::list told(const std::vector<QuarantinedInput>& inputs) {
-  nb::list found;
-  for (const QuarantinedInput& one : inputs)
-    found.append(nb::make_tuple(one.model, one.digest, one.since, one.until, one.reason));
-  return found;
+inline nb::list as_list(const std::vector<QuarantinedInput>& inputs) {
+  nb::list entries;
+  for (const QuarantinedInput& entry : inputs)
+    entries.append(nb::make_tuple(entry.model, entry.digest, entry.since, entry.until, entry.reason));
+  return entries;
 }
 
 // What BatchesDone in astrarium.server.control.accounts.model_accounts holds, and how long the last batches kept their
 // GPUs.
-inline nb::tuple told(const ModelBatches& one) {
+inline nb::tuple as_tuple(const ModelBatches& batches) {
   nb::list execution, last;
   nb::dict computing;
-  for (const std::int64_t count : one.execution) execution.append(count);
-  for (std::size_t size = 0; size < one.computing.size(); ++size)
-    if (const auto& [count, time] = one.computing[size]; count) computing[nb::int_(size)] = nb::make_tuple(count, time);
-  for (const KeptGpu& kept : one.last) last.append(nb::make_tuple(kept.finished, kept.size, kept.kept));
-  return nb::make_tuple(nb::make_tuple(execution, one.gathering, one.writing, computing), last);
+  for (const std::int64_t count : batches.execution) execution.append(count);
+  for (std::size_t size = 0; size < batches.computing.size(); ++size)
+    if (const auto& [count, time] = batches.computing[size]; count)
+      computing[nb::int_(size)] = nb::make_tuple(count, time);
+  for (const KeptGpu& kept : batches.last) last.append(nb::make_tuple(kept.finished, kept.size, kept.kept));
+  return nb::make_tuple(nb::make_tuple(execution, batches.gathering, batches.writing, computing), last);
 }
 
 // ([(model, its batches, the last of them)], [(GPU, when a second began, how long it was busy in it)]).
-inline nb::tuple told(const BatchBooks& books) {
+inline nb::tuple as_tuple(const BatchBooks& books) {
   nb::list models, busy;
   for (std::size_t model = 0; model < books.models.size(); ++model)
-    if (!books.models[model].last.empty()) models.append(nb::make_tuple(model) + told(books.models[model]));
+    if (!books.models[model].last.empty()) models.append(nb::make_tuple(model) + as_tuple(books.models[model]));
   for (std::size_t gpu = 0; gpu < books.busy.size(); ++gpu)
     for (const auto& [began, time] : books.busy[gpu]) busy.append(nb::make_tuple(gpu, began, time));
   return nb::make_tuple(models, busy);

@@ -39,26 +39,26 @@ class Quarantine {
 
   void add(const Ticket& ticket, std::string reason, Time now) {
     if (memory_ == nullptr) return;
-    auto& held = of(ticket.model);
+    auto& entries = of(ticket.model);
     if (find(ticket, now) != nullptr) return;
-    held.push_back({ticket.model, digest(ticket), sample(ticket), now, now + kLasts, std::move(reason)});
-    if (held.size() > kMost) held.pop_front();
+    entries.push_back({ticket.model, digest(ticket), sample(ticket), now, now + kLasts, std::move(reason)});
+    if (entries.size() > kMost) entries.pop_front();
   }
 
   // The entry that a call's inputs are held by, or nothing. Only inputs whose sample is known are read as a whole:
   // others cost next to nothing.
   const QuarantinedInput* find(const Ticket& ticket, Time now) {
     if (static_cast<std::size_t>(ticket.model) >= models_.size() || of(ticket.model).empty()) return nullptr;
-    auto& held = of(ticket.model);
-    while (!held.empty() && held.front().until <= now) held.pop_front();
-    const std::uint64_t seen = sample(ticket);
-    const auto alike =
-        std::find_if(held.begin(), held.end(), [&](const QuarantinedInput& one) { return one.sample == seen; });
-    if (alike == held.end()) return nullptr;
-    const std::uint64_t whole = digest(ticket);
-    const auto found =
-        std::find_if(alike, held.end(), [&](const QuarantinedInput& one) { return one.digest == whole; });
-    return found == held.end() ? nullptr : &*found;
+    auto& entries = of(ticket.model);
+    while (!entries.empty() && entries.front().until <= now) entries.pop_front();
+    const std::uint64_t sample_of_call = sample(ticket);
+    const auto same_sample = std::find_if(
+        entries.begin(), entries.end(), [&](const QuarantinedInput& entry) { return entry.sample == sample_of_call; });
+    if (same_sample == entries.end()) return nullptr;
+    const std::uint64_t whole_digest = digest(ticket);
+    const auto match = std::find_if(same_sample, entries.end(),
+                                    [&](const QuarantinedInput& entry) { return entry.digest == whole_digest; });
+    return match == entries.end() ? nullptr : &*match;
   }
 
   bool has_any(int model) { return !of(model).empty(); }
@@ -71,11 +71,11 @@ class Quarantine {
   }
 
   std::vector<QuarantinedInput> all(Time now) const {
-    std::vector<QuarantinedInput> found;
-    for (const auto& held : models_)
-      std::copy_if(held.begin(), held.end(), std::back_inserter(found),
-                   [now](const QuarantinedInput& one) { return one.until > now; });
-    return found;
+    std::vector<QuarantinedInput> entries;
+    for (const auto& of_model : models_)
+      std::copy_if(of_model.begin(), of_model.end(), std::back_inserter(entries),
+                   [now](const QuarantinedInput& entry) { return entry.until > now; });
+    return entries;
   }
 
  private:
@@ -95,16 +95,16 @@ class Quarantine {
   // Words from all over the block.
   std::uint64_t sample(const Ticket& ticket) const {
     const std::size_t size = ticket.replies - ticket.block, words = size / 8;
-    std::array<std::uint64_t, kSamples + 1> found{};
-    found[kSamples] = size;
+    std::array<std::uint64_t, kSamples + 1> words_read{};
+    words_read[kSamples] = size;
     for (std::size_t i = 0; i < std::min(kSamples, words); ++i)
-      std::memcpy(&found[i], memory_ + ticket.block + 8 * (words <= kSamples ? i : i * words / kSamples), 8);
-    return SipHash(key_).of(reinterpret_cast<const char*>(found.data()), sizeof found);
+      std::memcpy(&words_read[i], memory_ + ticket.block + 8 * (words <= kSamples ? i : i * words / kSamples), 8);
+    return SipHash(key_).of(reinterpret_cast<const char*>(words_read.data()), sizeof words_read);
   }
 
   std::uint64_t shape_of(const Ticket& ticket) const {
     std::vector<std::int64_t> numbers{ticket.rows};
-    for (const Written& one : ticket.inputs) numbers.insert(numbers.end(), one.shape.begin(), one.shape.end());
+    for (const Written& tensor : ticket.inputs) numbers.insert(numbers.end(), tensor.shape.begin(), tensor.shape.end());
     return SipHash(key_).of(reinterpret_cast<const char*>(numbers.data()), 8 * numbers.size());
   }
 

@@ -32,6 +32,7 @@
 #include "exchange/ticket.h"
 #include "policies/live_policy.h"
 #include "scheduler/batch_books.h"
+#include "scheduler/gpu_table.h"
 #include "scheduler/order.h"
 #include "scheduler/quarantine.h"
 #include "scheduler/waiting_rows.h"
@@ -61,7 +62,7 @@ class Scheduler {
  public:
   // *memory* is where tickets have their inputs.
   Scheduler(int gpus, Admission& admission, const char* memory)
-      : quarantine(memory), admission_(admission), gpus_(static_cast<std::size_t>(gpus)) {}
+      : quarantine(memory), admission_(admission), gpus_(gpus) {}
 
   // Tell policies that listen what this share of the requests would have taken alone.
   void profile(double share, std::uint64_t seed) { profiled_share_ = share, draws_ = Draws(seed); }
@@ -80,44 +81,39 @@ class Scheduler {
     happenings_.clear();
     recoveries_.clear();
     waiting_.identify_by_number(policy_->is_python());
-    for (std::size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
+    for (int gpu = 0; gpu < gpus_.count(); ++gpu) {
       for (Batch& batch : gpus_[gpu].batches) batch.ours = false;
       gpus_[gpu].away = !gpus_[gpu].present || !gpus_[gpu].batches.empty();
-      if (gpus_[gpu].away) happenings_.add(GpuLeft{static_cast<int>(gpu)});
+      if (gpus_[gpu].away) happenings_.add(GpuLeft{gpu});
     }
     for (const std::size_t slot : waiting_.slots()) tell_of(slot);
-    admission_.plan(setup_, present(), now);
+    admission_.plan(setup_, gpus_.present(), now);
   }
 
   // A worker has its models, and can run batches.
   void worker_joined(int worker, Time now) {
-    if (worker >= std::ssize(gpus_)) return apart_joined(worker, now);
-    at(worker).present = true;
+    if (!gpus_.is_shared(worker)) return join_apart(worker, now);
+    gpus_[worker].present = true;
     if (!policy_) return;
     wait_again(worker, now);
-    joins(worker, now);
-    admission_.plan(setup_, present(), now);
+    let_join(worker, now);
+    admission_.plan(setup_, gpus_.present(), now);
   }
 
   // A worker is gone, and nobody will write for its batches any more.
   Blame worker_left(int worker, const Loss& loss, Time now) {
-    std::vector<Batch> lost = worker < std::ssize(gpus_) ? shared_left(worker) : apart_left(worker, now);
+    std::vector<Batch> lost = gpus_.is_shared(worker) ? lose_shared(worker) : lose_apart(worker, now);
     if (!policy_) return {};
     const Blame blame = judge(lost, loss, worker, now);
-    admission_.plan(setup_, present(), now);
+    admission_.plan(setup_, gpus_.present(), now);
     return blame;
   }
 
   // A model has workers of its own from now on, one on each GPU; without any it is back with the others, and what
   // waited for its worker goes back to the policy. Nothing of it may be with its own workers then.
   void set_apart(int model, const std::vector<int>& workers, Time now) {
-    std::erase_if(apart_, [model](const Apart& one) { return one.model == model; });
-    for (std::size_t gpu = 0; gpu < workers.size(); ++gpu)
-      apart_.push_back({workers[gpu], static_cast<int>(gpu), model});
-    for (int gpu = 0; gpu < std::ssize(gpus_); ++gpu)
-      for (Batch& batch : at(gpu).batches)
-        if (!batch.sent && batch.model == model) batch.worker = worker_for(gpu, model);
-    for (int gpu = 0; workers.empty() && gpu < std::ssize(gpus_); ++gpu) wait_again(gpu, now);
+    gpus_.set_apart(model, workers);
+    for (int gpu = 0; workers.empty() && gpu < gpus_.count(); ++gpu) wait_again(gpu, now);
   }
 
   void arrive(Ticket* ticket, Time now) {
@@ -126,13 +122,13 @@ class Scheduler {
     for (int index = 0; index < ticket->rows; ++index) wait({ticket, index}, now);
   }
 
-  // What a worker said; false where it is not about a batch, and others must hear it.
+  // Takes in a worker's message; false where it is not about a batch, and is for others.
   bool hear(int worker, std::string_view packet, Time now) {
     if (auto done = protocol::NewsScan(packet).batch_done())
-      return believe(*done, now), finished(worker, *done, now), true;
-    if (const auto broken = protocol::NewsScan(packet).batch_broken()) return failed(worker, *broken, now), true;
+      return believe(*done, now), finish_batch(worker, *done, now), true;
+    if (const auto broken = protocol::NewsScan(packet).batch_broken()) return fail_batch(worker, *broken, now), true;
     if (const auto stopped = protocol::NewsScan(packet).batch_cancelled())
-      return cancelled(worker, *stopped, now), true;
+      return confirm_cancel(worker, *stopped, now), true;
     return false;
   }
 
@@ -158,8 +154,8 @@ class Scheduler {
   void close() {
     policy_.reset();
     for (const std::size_t slot : waiting_.slots()) end(waiting_.take(slot), Outcome::kDropped, Cause::kUnserved, "");
-    for (const Suspect& one : std::exchange(suspects_, {}))
-      end(one.row, Outcome::kFailed, Cause::kWorkerLost, one.reason + ", and the server stopped");
+    for (const Suspect& suspect : std::exchange(suspects_, {}))
+      end(suspect.row, Outcome::kFailed, Cause::kWorkerLost, suspect.reason + ", and the server stopped");
     for (Gpu& gpu : gpus_)
       for (const Batch& batch : std::exchange(gpu.batches, {})) {
         if (batch.cancelled) let_go(batch);
@@ -192,61 +188,33 @@ class Scheduler {
   // How many tickets are here, counted where they lie: each that has arrived, until it is taken away from `ended`.
   std::int64_t held() {
     ++audit_;
-    std::int64_t found = std::ssize(ended);
-    const auto see = [&](const Row& row) { found += std::exchange(row.ticket->seen, audit_) != audit_; };
+    std::int64_t held_tickets = std::ssize(ended);
+    const auto see = [&](const Row& row) { held_tickets += std::exchange(row.ticket->seen, audit_) != audit_; };
     for (const std::size_t slot : waiting_.slots()) see(waiting_.at(slot).row);
-    for (const Suspect& one : suspects_) see(one.row);
+    for (const Suspect& suspect : suspects_) see(suspect.row);
     for (const Gpu& gpu : gpus_)
       for (const Batch& batch : gpu.batches) std::for_each(batch.rows.begin(), batch.rows.end(), see);
-    return found;
+    return held_tickets;
   }
 
   // Whether no batch is under way.
-  bool at_rest() const {
-    return std::all_of(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.batches.empty(); });
-  }
+  bool at_rest() const { return gpus_.at_rest(); }
 
   // The oldest batch of a worker, and how long it may take.
   std::optional<std::pair<std::int64_t, Time>> oldest(int worker) const {
-    const int gpu = gpu_of(worker);
+    const int gpu = gpus_.gpu_of(worker);
     if (gpu < 0) return std::nullopt;
-    const auto& batches = gpus_[static_cast<std::size_t>(gpu)].batches;
+    const auto& batches = gpus_[gpu].batches;
     if (batches.empty() || batches.front().worker != worker || !batches.front().sent) return std::nullopt;
     return std::pair(batches.front().tag, batches.front().limit);
   }
 
  private:
   static constexpr Time kShortestLimit = 1'000 * kMillisecond;  // before a worker is taken for stuck
-  static constexpr Time kShortestApart =
-      200 * kMillisecond;                 // the same of a model's own one: it holds up the others of its GPU
-  static constexpr int kStuckAfter = 10;  // times its estimate
+  // The same of a model's own one: it holds up the others of its GPU.
+  static constexpr Time kShortestApart = 200 * kMillisecond;
+  static constexpr int kStuckAfter = 10;                 // times its estimate
   static constexpr Time kLookEvery = 10 * kMillisecond;  // a tenth of what limits are judged over
-
-  struct Batch {
-    std::int64_t tag;
-    int model, worker;
-    bool ours;  // of the policy that decides now
-    std::vector<Row> rows;
-    Time dispatched, planned_end, limit;
-    std::int64_t run;   // as that policy counts them
-    std::string order;  // until it is sent
-    bool sent = false;
-    bool cancelled = false;  // its rows are elsewhere by now; it is sent, and its worker has not said that it is done
-
-    bool is_solo() const { return run < 0 && rows.size() == 1; }  // no policy knows of it
-  };
-
-  struct Gpu {
-    bool present = false;        // its shared worker
-    bool away = true;            // in the policy's books
-    std::vector<Batch> batches;  // a few, of all its workers
-  };
-
-  // A worker with one model.
-  struct Apart {
-    int worker, gpu, model;
-    bool present = false;
-  };
 
   // A row that no policy knows of: it was in a batch that broke its worker, and is to run *alone*; or its model's own
   // worker is away.
@@ -263,48 +231,20 @@ class Scheduler {
     std::int64_t run;
   };
 
-  Gpu& at(int gpu) { return gpus_[static_cast<std::size_t>(gpu)]; }
-  int present() const {
-    return static_cast<int>(std::count_if(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.present; }));
-  }
-
   // workers
 
-  const Apart* apart(int worker) const {
-    const auto found =
-        std::find_if(apart_.begin(), apart_.end(), [worker](const Apart& one) { return one.worker == worker; });
-    return found == apart_.end() ? nullptr : &*found;
-  }
-  Apart* apart(int worker) { return const_cast<Apart*>(std::as_const(*this).apart(worker)); }
-  int gpu_of(int worker) const {
-    if (worker < std::ssize(gpus_)) return worker;
-    const Apart* one = apart(worker);
-    return one == nullptr ? -1 : one->gpu;
-  }
-  // Which worker of a GPU runs a model.
-  int worker_for(int gpu, int model) const {
-    for (const Apart& one : apart_)
-      if (one.gpu == gpu && one.model == model) return one.worker;
-    return gpu;
-  }
-  bool is_present(int worker) {
-    if (worker < std::ssize(gpus_)) return at(worker).present;
-    const Apart* one = apart(worker);
-    return one != nullptr && one->present;
-  }
-
-  void apart_joined(int worker, Time now) {
-    Apart* one = apart(worker);
-    if (one == nullptr) return;
-    one->present = true;
+  void join_apart(int worker, Time now) {
+    OwnWorker* own_worker = gpus_.own_worker(worker);
+    if (own_worker == nullptr) return;
+    own_worker->present = true;
     if (!policy_) return;
     wait_again(worker, now);
     try_alone(worker, now);
   }
 
   // Its batches that have not ended; what another worker of the GPU runs meanwhile goes on, without the policy.
-  std::vector<Batch> shared_left(int gpu) {
-    Gpu& lost = at(gpu);
+  std::vector<Batch> lose_shared(int gpu) {
+    Gpu& lost = gpus_[gpu];
     lost.present = false;
     std::vector<Batch> left, goes_on;
     for (Batch& batch : std::exchange(lost.batches, {})) {
@@ -318,19 +258,19 @@ class Scheduler {
   }
 
   // The policy hears that each of its batches has failed; its GPU stays.
-  std::vector<Batch> apart_left(int worker, Time now) {
+  std::vector<Batch> lose_apart(int worker, Time now) {
     std::vector<Batch> lost;
-    Apart* one = apart(worker);
-    if (one == nullptr) return lost;
-    one->present = false;
-    auto& batches = at(one->gpu).batches;
+    OwnWorker* own_worker = gpus_.own_worker(worker);
+    if (own_worker == nullptr) return lost;
+    own_worker->present = false;
+    auto& batches = gpus_[own_worker->gpu].batches;
     while (!batches.empty() && batches.front().sent && batches.front().worker == worker)
-      lost.push_back(take_first(one->gpu));
+      lost.push_back(gpus_.take_first(own_worker->gpu));
     for (const Batch& batch : lost) {  // in their order
-      if (batch.cancelled) tell_end(batch, preempted(one->gpu, batch, now, now));
-      else tell_end(batch, BatchFailed{one->gpu, batch.run, "the model's own worker is gone"});
+      if (batch.cancelled) tell_end(batch, preemption(own_worker->gpu, batch, now, now));
+      else tell_end(batch, BatchFailed{own_worker->gpu, batch.run, "the model's own worker is gone"});
     }
-    if (policy_) go_on(one->gpu, now);
+    if (policy_) go_on(own_worker->gpu, now);
     return lost;
   }
 
@@ -342,47 +282,48 @@ class Scheduler {
       else if (&batch == guilty) suspect(batch, loss, now);
       else if (batch.is_solo())
         suspects_.push_back(
-            {batch.rows[0], true, "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + loss.reason});
+            {batch.rows[0], true, "the worker of GPU " + std::to_string(gpus_.gpu_of(worker)) + " " + loss.reason});
       else
-        for (const Row& row : batch.rows) lost_beside(row, worker, loss.reason, now);
+        for (const Row& row : batch.rows) retry_row(row, worker, loss.reason, now);
     if (guilty == nullptr && (lost.empty() || !lost.front().sent)) return {};
-    const Batch& first = guilty == nullptr ? lost.front() : *guilty;
-    return {first.model, static_cast<int>(first.rows.size()), guilty != nullptr};
+    const Batch& blamed = guilty == nullptr ? lost.front() : *guilty;
+    return {blamed.model, static_cast<int>(blamed.rows.size()), guilty != nullptr};
   }
 
   // The one that the worker named, or the first that it had. That somebody outside ended a worker is believed of a call
   // once.
   static const Batch* guilty_of(const std::vector<Batch>& lost, const Loss& loss) {
     if (lost.empty() || !lost.front().sent) return nullptr;
-    const auto named =
-        std::find_if(lost.begin(), lost.end(), [&](const Batch& one) { return one.sent && one.tag == loss.run; });
-    const Batch& first = named == lost.end() ? lost.front() : *named;
+    const auto named_batch =
+        std::find_if(lost.begin(), lost.end(), [&](const Batch& batch) { return batch.sent && batch.tag == loss.run; });
+    const Batch& suspected = named_batch == lost.end() ? lost.front() : *named_batch;
     const bool again =
-        std::any_of(first.rows.begin(), first.rows.end(), [](const Row& row) { return row.ticket->retried; });
-    return loss.by_its_work || again ? &first : nullptr;
+        std::any_of(suspected.rows.begin(), suspected.rows.end(), [](const Row& row) { return row.ticket->retried; });
+    return loss.by_its_work || again ? &suspected : nullptr;
   }
 
   // Its rows run alone once more; one that was alone will break any worker.
   void suspect(const Batch& batch, const Loss& loss, Time now) {
-    const std::string told = "the worker of GPU " + std::to_string(gpu_of(batch.worker)) + " " + loss.reason;
-    if (batch.rows.size() == 1) return convict(batch.rows[0], told, now);
+    const std::string what_happened =
+        "the worker of GPU " + std::to_string(gpus_.gpu_of(batch.worker)) + " " + loss.reason;
+    if (batch.rows.size() == 1) return convict(batch.rows[0], what_happened, now);
     for (const Row& row : batch.rows)
-      suspects_.push_back(
-          {row, true,
-           told + " while it ran a batch of " + std::to_string(batch.rows.size()) + " calls, this one among them"});
+      suspects_.push_back({row, true,
+                           what_happened + " while it ran a batch of " + std::to_string(batch.rows.size()) +
+                               " calls, this one among them"});
   }
 
-  void convict(const Row& row, const std::string& told, Time now) {
-    const std::string reason = told + " while it ran this call alone";
+  void convict(const Row& row, const std::string& what_happened, Time now) {
+    const std::string reason = what_happened + " while it ran this call alone";
     quarantine.add(*row.ticket, reason, now);
     end(row, Outcome::kFailed, Cause::kWorkerLost,
         reason + "; the same input is refused for " + rounded_duration(Quarantine::kLasts));
   }
 
-  void refuse(Ticket* ticket, const QuarantinedInput& held, Time now) {
+  void refuse(Ticket* ticket, const QuarantinedInput& entry, Time now) {
     ticket->outcome = Outcome::kFailed;
     ticket->cause = Cause::kQuarantined;
-    ticket->reason = told_of(held, now);
+    ticket->reason = reason_of(entry, now);
     ticket->open_rows = 0;
     ended.push_back(ticket);
   }
@@ -394,61 +335,65 @@ class Scheduler {
   // When to be asked again.
   Time next() const {
     Time soonest = happenings_.events.empty() ? timer_ : 0;  // a batch that could not be sent has failed at once
-    for (const Recovery& one : recoveries_) soonest = std::min(soonest, one.at);
-    for (const Suspect& one : suspects_) soonest = std::min(soonest, last_chance(one.row) + 1);
+    for (const Recovery& recovery : recoveries_) soonest = std::min(soonest, recovery.at);
+    for (const Suspect& suspect : suspects_) soonest = std::min(soonest, last_chance(suspect.row) + 1);
     return soonest;
   }
 
   void give_up_late(Time now) {
-    std::erase_if(suspects_, [&](const Suspect& one) {
-      const bool late = now > last_chance(one.row);
-      if (late) end(one.row, Outcome::kFailed, Cause::kWorkerLost, one.reason + ", and it is too late to try again");
+    std::erase_if(suspects_, [&](const Suspect& suspect) {
+      const bool late = now > last_chance(suspect.row);
+      if (late)
+        end(suspect.row, Outcome::kFailed, Cause::kWorkerLost, suspect.reason + ", and it is too late to try again");
       return late;
     });
   }
 
   // What another of them did, or another row of the same call, these would do too.
   void give_up_held(Time now) {
-    std::erase_if(suspects_, [&](const Suspect& one) {
-      if (one.row.ticket->outcome == Outcome::kFailed)
-        return end(one.row, Outcome::kFailed, Cause::kWorkerLost, one.reason), true;
-      const QuarantinedInput* held = quarantine.find(*one.row.ticket, now);
-      if (held != nullptr) end(one.row, Outcome::kFailed, Cause::kQuarantined, told_of(*held, now));
-      return held != nullptr;
+    std::erase_if(suspects_, [&](const Suspect& suspect) {
+      if (suspect.row.ticket->outcome == Outcome::kFailed)
+        return end(suspect.row, Outcome::kFailed, Cause::kWorkerLost, suspect.reason), true;
+      const QuarantinedInput* entry = quarantine.find(*suspect.row.ticket, now);
+      if (entry != nullptr) end(suspect.row, Outcome::kFailed, Cause::kQuarantined, reason_of(*entry, now));
+      return entry != nullptr;
     });
   }
 
-  static std::string told_of(const QuarantinedInput& held, Time now) {
-    return held.reason + "; the same input is refused for another " + rounded_duration(held.until - now);
+  static std::string reason_of(const QuarantinedInput& entry, Time now) {
+    return entry.reason + "; the same input is refused for another " + rounded_duration(entry.until - now);
   }
 
   // Runs the next suspect of a worker alone; false where it has none.
   bool try_alone(int worker, Time now) {
-    if (suspects_.empty() || !is_present(worker)) return false;
+    if (suspects_.empty() || !gpus_.is_present(worker)) return false;
     give_up_late(now);
     give_up_held(now);
-    const auto found = std::find_if(suspects_.begin(), suspects_.end(),
-                                    [&](const Suspect& one) { return one.alone && runs_on(one.row, worker); });
-    if (found == suspects_.end()) return false;
-    const Row row = found->row;
-    suspects_.erase(found);
+    const auto next_suspect = std::find_if(suspects_.begin(), suspects_.end(), [&](const Suspect& suspect) {
+      return suspect.alone && runs_on(suspect.row, worker);
+    });
+    if (next_suspect == suspects_.end()) return false;
+    const Row row = next_suspect->row;
+    suspects_.erase(next_suspect);
     count_retry(*row.ticket);
-    launch(gpu_of(worker), {row}, false, now, -1, now);
+    launch(gpus_.gpu_of(worker), {row}, false, now, -1, now);
     return true;
   }
 
   // What waited for this worker goes back to the policy.
   void wait_again(int worker, Time now) {
     std::vector<Row> rows;
-    std::erase_if(suspects_, [&](const Suspect& one) {
-      const bool waits = !one.alone && runs_on(one.row, worker);
-      if (waits) rows.push_back(one.row);
+    std::erase_if(suspects_, [&](const Suspect& suspect) {
+      const bool waits = !suspect.alone && runs_on(suspect.row, worker);
+      if (waits) rows.push_back(suspect.row);
       return waits;
     });
     for (const Row& row : rows) wait(row, now);
   }
 
-  bool runs_on(const Row& row, int worker) const { return worker_for(gpu_of(worker), row.ticket->model) == worker; }
+  bool runs_on(const Row& row, int worker) const {
+    return gpus_.worker_for(gpus_.gpu_of(worker), row.ticket->model) == worker;
+  }
 
   // Follow the rates at which calls are answered.
   void look(Time now) {
@@ -469,10 +414,10 @@ class Scheduler {
   std::size_t keep(const Row& row, Time now) { return waiting_.add(row, planned(*row.ticket, now)); }
 
   void tell_of(std::size_t slot) {
-    const WaitingRow& one = waiting_.at(slot);
-    const Ticket& ticket = *one.row.ticket;
+    const WaitingRow& waiting = waiting_.at(slot);
+    const Ticket& ticket = *waiting.row.ticket;
     happenings_.arrivals.push_back(
-        {waiting_.id(slot), ticket.model, ticket.received - base_, one.deadline - base_, ticket.application});
+        {waiting_.id(slot), ticket.model, ticket.received - base_, waiting.deadline - base_, ticket.application});
   }
 
   // One that the policy knows by this id.
@@ -503,11 +448,12 @@ class Scheduler {
   }
 
   // A row that was with a lost worker, and not to blame.
-  void lost_beside(const Row& row, int worker, const std::string& reason, Time now) {
+  void retry_row(const Row& row, int worker, const std::string& reason, Time now) {
     Ticket& ticket = *row.ticket;
     if (now + admission_.needed(ticket.model, now) <= ticket.deadline) return count_retry(ticket), wait(row, now);
     end(row, Outcome::kFailed, Cause::kWorkerLost,
-        "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + reason + ", and it is too late to try again");
+        "the worker of GPU " + std::to_string(gpus_.gpu_of(worker)) + " " + reason +
+            ", and it is too late to try again");
   }
 
   void count_retry(Ticket& ticket) {
@@ -522,26 +468,19 @@ class Scheduler {
   std::optional<Batch> take(int worker, std::int64_t tag) {
     const auto first = oldest(worker);
     if (!first || first->first != tag) return std::nullopt;
-    return take_first(gpu_of(worker));
-  }
-
-  Batch take_first(int gpu) {
-    auto& batches = at(gpu).batches;
-    Batch batch = std::move(batches.front());
-    batches.erase(batches.begin());
-    return batch;
+    return gpus_.take_first(gpus_.gpu_of(worker));
   }
 
   // Sends what can be sent: to one worker of a GPU at a time. A batch for a worker that is away has failed, and so has
   // an empty one; the policy hears of it when its turn has come.
   void advance(int gpu, Time now) {
-    auto& batches = at(gpu).batches;
+    auto& batches = gpus_[gpu].batches;
     while (!batches.empty() && !batches.front().sent &&
-           (batches.front().rows.empty() || !is_present(batches.front().worker))) {
-      const Batch batch = take_first(gpu);
-      elsewhere(gpu, batch, now);
+           (batches.front().rows.empty() || !gpus_.is_present(batches.front().worker))) {
+      const Batch batch = gpus_.take_first(gpu);
+      move_elsewhere(gpu, batch, now);
       const char* why = batch.rows.empty() ? "its inputs are refused" : "its model's own worker is away";
-      left(gpu, batch, BatchFailed{gpu, batch.run, why}, now);
+      leave_gpu(gpu, batch, BatchFailed{gpu, batch.run, why}, now);
     }
     for (Batch& batch : batches) {
       if (batch.worker != batches.front().worker || batch.rows.empty()) return;
@@ -550,9 +489,9 @@ class Scheduler {
   }
 
   // A batch whose worker is away goes to a GPU where its model has one, or waits.
-  void elsewhere(int gpu, const Batch& batch, Time now) {
-    for (int other = 0; other < std::ssize(gpus_); ++other)
-      if (is_present(worker_for(other, batch.model)) && !batch.is_solo())
+  void move_elsewhere(int gpu, const Batch& batch, Time now) {
+    for (int other = 0; other < gpus_.count(); ++other)
+      if (gpus_.is_present(gpus_.worker_for(other, batch.model)) && !batch.is_solo())
         return launch(other, batch.rows, false, now, -1, now);
     for (const Row& row : batch.rows)
       suspects_.push_back({row, batch.is_solo(), "the worker of its model on GPU " + std::to_string(gpu) + " is away"});
@@ -564,27 +503,12 @@ class Scheduler {
       *time = std::clamp<Time>(*time, 0, now);
   }
 
-  void finished(int worker, const protocol::BatchDone& done, Time now) {
+  void finish_batch(int worker, const protocol::BatchDone& done, Time now) {
     auto batch = take(worker, done.run);
     if (!batch) return;
-    const int gpu = gpu_of(worker);
-    if (batch->cancelled) return stopped(gpu, *batch, done.started, done.computed, done.finished, now);
-    const bool told = done.shapes && done.shapes->size() == batch->rows.size();
-    for (std::size_t member = 0; member < batch->rows.size(); ++member) {
-      const Row& row = batch->rows[member];
-      Ticket& ticket = *row.ticket;
-      if (told) shape(ticket, row.index, (*done.shapes)[member]);
-      ticket.gpu = gpu;
-      ticket.batch_size = static_cast<int>(batch->rows.size());
-      ticket.batch = batch->tag;
-      ticket.dispatched = batch->dispatched;
-      ticket.planned_end = batch->planned_end;
-      ticket.started = done.started;
-      ticket.finished = done.finished;
-      if (done.shapes && !told)
-        end(row, Outcome::kFailed, Cause::kModelError, "the worker's answer is not what it said it is");
-      else end(row, Outcome::kInTime, Cause::kNone, "");
-    }
+    const int gpu = gpus_.gpu_of(worker);
+    if (batch->cancelled) return end_cancelled(gpu, *batch, done.started, done.computed, done.finished, now);
+    end_rows(gpu, *batch, done);
     const BatchRecord record{batch->tag,        gpu,
                              batch->model,      static_cast<int>(batch->rows.size()),
                              batch->dispatched, batch->planned_end,
@@ -592,12 +516,32 @@ class Scheduler {
                              done.computing,    done.computed,
                              done.finished};
     books.add(record);
-    left(gpu, *batch,
-         BatchFinished{gpu, batch->run, done.started - base_, since_base(done.started + record.kept_gpu())}, now);
-    if (batch->ours) profiled(*batch, done.own_times);
+    leave_gpu(gpu, *batch,
+              BatchFinished{gpu, batch->run, done.started - base_, since_base(done.started + record.kept_gpu())}, now);
+    if (batch->ours) report_own_times(*batch, done.own_times);
   }
 
-  void profiled(const Batch& batch, const std::vector<std::int64_t>& own_times) {
+  // Each row has its answer, and each ticket learns when the batch of it ran.
+  void end_rows(int gpu, const Batch& batch, const protocol::BatchDone& done) {
+    const bool has_all_shapes = done.shapes && done.shapes->size() == batch.rows.size();
+    for (std::size_t member = 0; member < batch.rows.size(); ++member) {
+      const Row& row = batch.rows[member];
+      Ticket& ticket = *row.ticket;
+      if (has_all_shapes) shape(ticket, row.index, (*done.shapes)[member]);
+      ticket.gpu = gpu;
+      ticket.batch_size = static_cast<int>(batch.rows.size());
+      ticket.batch = batch.tag;
+      ticket.dispatched = batch.dispatched;
+      ticket.planned_end = batch.planned_end;
+      ticket.started = done.started;
+      ticket.finished = done.finished;
+      if (done.shapes && !has_all_shapes)
+        end(row, Outcome::kFailed, Cause::kModelError, "the worker's answer is not what it said it is");
+      else end(row, Outcome::kInTime, Cause::kNone, "");
+    }
+  }
+
+  void report_own_times(const Batch& batch, const std::vector<std::int64_t>& own_times) {
     if (!policy_ || !policy_->listens_to_profiler() || !setup_.models[static_cast<std::size_t>(batch.model)].dynamic)
       return;
     for (std::size_t member = 0; member < std::min(own_times.size(), batch.rows.size()); ++member) {
@@ -613,30 +557,32 @@ class Scheduler {
     ticket.reply_shapes[static_cast<std::size_t>(row)] = std::move(shapes);
   }
 
-  void failed(int worker, const protocol::BatchBroken& broken, Time now) {
+  void fail_batch(int worker, const protocol::BatchBroken& broken, Time now) {
     auto batch = take(worker, broken.run);
     if (!batch) return;
-    if (batch->cancelled) return stopped(gpu_of(worker), *batch, broken.started, broken.finished, broken.finished, now);
+    if (batch->cancelled)
+      return end_cancelled(gpus_.gpu_of(worker), *batch, broken.started, broken.finished, broken.finished, now);
     for (const Row& row : batch->rows) end(row, Outcome::kFailed, Cause::kModelError, broken.error);
-    left(gpu_of(worker), *batch, BatchFailed{gpu_of(worker), batch->run, broken.error}, now);
+    leave_gpu(gpus_.gpu_of(worker), *batch, BatchFailed{gpus_.gpu_of(worker), batch->run, broken.error}, now);
   }
 
-  void cancelled(int worker, const protocol::BatchCancelled& told, Time now) {
-    const auto first = oldest(worker);
-    if (!first || first->first != told.run || !at(gpu_of(worker)).batches.front().cancelled) return;
-    const Time started = std::clamp<Time>(told.started, 0, now), ended = std::clamp<Time>(told.stopped, 0, now);
-    stopped(gpu_of(worker), take_first(gpu_of(worker)), started, ended, ended, now);
+  void confirm_cancel(int worker, const protocol::BatchCancelled& news, Time now) {
+    const auto oldest_batch = oldest(worker);
+    if (!oldest_batch || oldest_batch->first != news.run || !gpus_[gpus_.gpu_of(worker)].batches.front().cancelled)
+      return;
+    const Time started = std::clamp<Time>(news.started, 0, now), ended = std::clamp<Time>(news.stopped, 0, now);
+    end_cancelled(gpus_.gpu_of(worker), gpus_.take_first(gpus_.gpu_of(worker)), started, ended, ended, now);
   }
 
   // A cancelled batch is over; it may have ended before its worker heard that it was cancelled.
-  void stopped(int gpu, const Batch& batch, Time started, Time computed, Time ended, Time now) {
+  void end_cancelled(int gpu, const Batch& batch, Time started, Time computed, Time ended, Time now) {
     let_go(batch);
     books.add_busy(gpu, ended, std::max<Time>(0, computed - std::max(started, batch.dispatched)));
-    left(gpu, batch, preempted(gpu, batch, started, ended), now);
+    leave_gpu(gpu, batch, preemption(gpu, batch, started, ended), now);
   }
 
   // A batch has left its GPU: tell the policy, or, where it was no batch of its own, let the GPU join once it is idle.
-  void left(int gpu, const Batch& batch, Event event, Time now) {
+  void leave_gpu(int gpu, const Batch& batch, Event event, Time now) {
     if (!policy_) return;
     tell_end(batch, std::move(event));
     if (!batch.ours && batch.worker != gpu) try_alone(batch.worker, now);
@@ -645,19 +591,19 @@ class Scheduler {
   void tell_end(const Batch& batch, Event event) {
     if (policy_ && batch.ours) happenings_.add(std::move(event));
   }
-  BatchPreempted preempted(int gpu, const Batch& batch, Time started, Time stopped) const {
+  BatchPreempted preemption(int gpu, const Batch& batch, Time started, Time stopped) const {
     return {gpu, batch.run, started - base_, since_base(stopped)};
   }
   // A policy's time begins with it.
   Time since_base(Time moment) const { return std::max<Time>(0, moment - base_); }
   void go_on(int gpu, Time now) {
     advance(gpu, now);
-    joins(gpu, now);
+    let_join(gpu, now);
   }
 
   // A worker that is back runs the suspects of its predecessor before the policy hears of it.
-  void joins(int gpu, Time now) {
-    Gpu& joining = at(gpu);
+  void let_join(int gpu, Time now) {
+    Gpu& joining = gpus_[gpu];
     if (!joining.away || !joining.present || !joining.batches.empty() || try_alone(gpu, now)) return;
     joining.away = false;
     happenings_.add(GpuJoined{gpu});
@@ -668,7 +614,7 @@ class Scheduler {
   void decide(Time now) {
     const std::vector<Action> actions = policy_->decide(now - base_, happenings_);
     happenings_.clear();
-    for (const Action& action : actions) std::visit([&](const auto& one) { carry_out(one, now); }, action);
+    for (const Action& action : actions) std::visit([&](const auto& action) { carry_out(action, now); }, action);
   }
 
   void carry_out(const Drop& drop, Time) {
@@ -693,22 +639,22 @@ class Scheduler {
     const int model = rows[0].ticket->model;
     if (quarantine.has_any(model)) end_held(rows, now);
     if (!rows.empty()) return launch(dispatch.gpu, std::move(rows), true, base_ + dispatch.start, dispatch.run, now);
-    at(dispatch.gpu)
-        .batches.push_back({++tag_, model, dispatch.gpu, true, {}, now, now, kShortestLimit, dispatch.run, {}});
+    gpus_[dispatch.gpu].batches.push_back(
+        {++tag_, model, dispatch.gpu, true, {}, now, now, kShortestLimit, dispatch.run, {}});
     advance(dispatch.gpu, now);
   }
 
   // The policy's batch on a GPU is cancelled: the policy knows that its rows wait again, and hears when the GPU has
   // recovered.
   void carry_out(const Preempt& preempt, Time now) {
-    auto& batches = at(preempt.gpu).batches;
-    const auto found = std::find_if(batches.begin(), batches.end(), [&](const Batch& one) {
-      return one.ours && one.run == preempt.run && !one.cancelled;
+    auto& batches = gpus_[preempt.gpu].batches;
+    const auto cancelled_batch = std::find_if(batches.begin(), batches.end(), [&](const Batch& batch) {
+      return batch.ours && batch.run == preempt.run && !batch.cancelled;
     });
-    if (found != batches.end())
-      for (const Row& row : found->rows) keep(row, now);
-    if (found != batches.end() && found->sent) return stop(*found);
-    if (found != batches.end()) batches.erase(found);
+    if (cancelled_batch != batches.end())
+      for (const Row& row : cancelled_batch->rows) keep(row, now);
+    if (cancelled_batch != batches.end() && cancelled_batch->sent) return stop(*cancelled_batch);
+    if (cancelled_batch != batches.end()) batches.erase(cancelled_batch);
     recoveries_.push_back({now + setup_.preemption_cost, now, preempt.gpu, preempt.run});
     advance(preempt.gpu, now);
   }
@@ -720,9 +666,11 @@ class Scheduler {
   }
 
   void recover(Time now) {
-    std::erase_if(recoveries_, [&](const Recovery& one) {
-      const bool over = now >= one.at;
-      if (over) happenings_.add(BatchPreempted{one.gpu, one.run, one.stopped - base_, since_base(one.stopped)});
+    std::erase_if(recoveries_, [&](const Recovery& recovery) {
+      const bool over = now >= recovery.at;
+      if (over)
+        happenings_.add(
+            BatchPreempted{recovery.gpu, recovery.run, recovery.stopped - base_, since_base(recovery.stopped)});
       return over;
     });
   }
@@ -730,9 +678,9 @@ class Scheduler {
   // Ends rows whose inputs have broken a worker while they waited.
   void end_held(std::vector<Row>& rows, Time now) {
     std::erase_if(rows, [&](const Row& row) {
-      const QuarantinedInput* held = quarantine.find(*row.ticket, now);
-      if (held != nullptr) end(row, Outcome::kFailed, Cause::kQuarantined, told_of(*held, now));
-      return held != nullptr;
+      const QuarantinedInput* entry = quarantine.find(*row.ticket, now);
+      if (entry != nullptr) end(row, Outcome::kFailed, Cause::kQuarantined, reason_of(*entry, now));
+      return entry != nullptr;
     });
   }
 
@@ -742,9 +690,9 @@ class Scheduler {
     const Time delay = setup_.network.delay(size), start = std::max(at_earliest, now + delay);
     // The delay is what the way may take; where it takes less, nobody waits for the rest of it.
     std::string order = run_batch(++tag_, model, rows, std::max<Time>(0, start - delay));
-    const int worker = worker_for(gpu, model);
+    const int worker = gpus_.worker_for(gpu, model);
     const Time limit = std::max(worker == gpu ? kShortestLimit : kShortestApart, kStuckAfter * estimate);
-    at(gpu).batches.push_back(
+    gpus_[gpu].batches.push_back(
         {tag_, model, worker, ours, std::move(rows), now, start + estimate, limit, run, std::move(order)});
     advance(gpu, now);
   }
@@ -765,8 +713,7 @@ class Scheduler {
   }
 
   Admission& admission_;
-  std::vector<Gpu> gpus_;
-  std::vector<Apart> apart_;       // few
+  GpuTable gpus_;
   std::vector<Suspect> suspects_;  // in the order in which they came; mostly none
   Setup setup_;
   std::string name_;  // of the policy

@@ -74,7 +74,7 @@ class SchedulerThread {
   void begin(Setup setup, std::string name, MakeDecider make) {
     const Turn turn(*this);
     const Time response = setup.network.response;
-    scheduler_.begin(std::move(setup), std::move(name), thinking_aloud(std::move(make)), monotonic_ns());
+    scheduler_.begin(std::move(setup), std::move(name), open_to_questions(std::move(make)), monotonic_ns());
     exchange_.response.store(response, std::memory_order_relaxed);
     tell_at_rest();
     exchange_.bell.ring_aloud();
@@ -107,7 +107,7 @@ class SchedulerThread {
   // Hear a worker from now on, and send it orders.
   void watch(int worker, int socket) {
     const Turn turn(*this);
-    silence(worker);
+    stop_reading(worker);
     sockets_[worker] = socket;
     listen(socket, static_cast<std::uint64_t>(worker));
   }
@@ -116,7 +116,7 @@ class SchedulerThread {
   void forget(int worker) {
     const Turn turn(*this);
     hear(worker, monotonic_ns(), true);
-    silence(worker);
+    stop_reading(worker);
     settle();
   }
 
@@ -129,11 +129,11 @@ class SchedulerThread {
   }
 
   std::vector<Packet> packets() {
-    const std::lock_guard lock(told_);
+    const std::lock_guard lock(news_mutex_);
     return std::exchange(packets_, {});
   }
   std::vector<std::pair<int, std::string>> troubles() {
-    const std::lock_guard lock(told_);
+    const std::lock_guard lock(news_mutex_);
     return std::exchange(troubles_, {});
   }
   // What became of batches since the last call.
@@ -149,7 +149,7 @@ class SchedulerThread {
     return question(scheduler_);
   }
 
-  // Whether a policy in Python thinks just now: no worker is heard until it has decided.
+  // Whether a policy in Python thinks just now: no worker's news is read until it has decided.
   bool thinks() const { return thinks_.load(std::memory_order_relaxed); }
 
   // One turn: hear, take, decide, send. Returns when the next is due.
@@ -212,7 +212,7 @@ class SchedulerThread {
     SchedulerThread& thread_;
   };
 
-  MakeDecider thinking_aloud(MakeDecider make) {
+  MakeDecider open_to_questions(MakeDecider make) {
     return [this, make = std::move(make)](const Setup& setup) -> std::unique_ptr<Decider> {
       auto policy = make(setup);
       if (!policy->is_python()) return policy;
@@ -307,7 +307,7 @@ class SchedulerThread {
     if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) throw std::runtime_error("epoll_ctl failed");
   }
 
-  void silence(int worker) {
+  void stop_reading(int worker) {
     const auto known = sockets_.find(worker);
     if (known == sockets_.end()) return;
     ::epoll_ctl(epoll_, EPOLL_CTL_DEL, known->second, nullptr);
@@ -320,35 +320,36 @@ class SchedulerThread {
     return workers;
   }
 
-  // All that can be read of a worker now; once it has no batch any more, *all* or nothing but what epoll tells of.
-  void hear(int worker, Time now, bool all = false) {
+  // All that can be read of a worker now; once it has no batch any more, *everything*, or nothing but what epoll tells
+  // of.
+  void hear(int worker, Time now, bool everything = false) {
     do {
-      const auto known = sockets_.find(worker);
-      if (known == sockets_.end()) return;
-      const ssize_t size = ::recv(known->second, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+      const auto socket = sockets_.find(worker);
+      if (socket == sockets_.end()) return;
+      const ssize_t size = ::recv(socket->second, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
       if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
-      if (size < 0 && errno == ECONNRESET) continue;  // told once, before what is still there
-      if (size <= 0) return silence(worker);
+      if (size < 0 && errno == ECONNRESET) continue;  // reported once, before what is still there
+      if (size <= 0) return stop_reading(worker);
       const std::string_view words(buffer_.data(), static_cast<std::size_t>(size));
       if (!scheduler_.hear(worker, words, now)) pass_on({worker, stamped(words)});
-    } while (all || scheduler_.oldest(worker));
+    } while (everything || scheduler_.oldest(worker));
   }
 
-  // A pong says when it was heard: Python comes to it later.
+  // A pong says when it came: Python comes to it later.
   static std::string stamped(std::string_view words) {
     constexpr std::string_view kPong =
         "\x93\xa4"
         "Pong";
-    std::string told(words);
-    if (!words.starts_with(kPong)) return told;
-    told[0] = '\x94';
-    protocol::PackWriter(told).number(static_cast<std::uint64_t>(monotonic_ns()));
-    return told;
+    std::string news(words);
+    if (!words.starts_with(kPong)) return news;
+    news[0] = '\x94';
+    protocol::PackWriter(news).number(static_cast<std::uint64_t>(monotonic_ns()));
+    return news;
   }
 
   void pass_on(Packet packet) {
     {
-      const std::lock_guard lock(told_);
+      const std::lock_guard lock(news_mutex_);
       packets_.push_back(std::move(packet));
     }
     exchange_.origins.back()->bell.ring();
@@ -381,12 +382,12 @@ class SchedulerThread {
   }
 
   void send(const Order& order) {
-    const auto known = sockets_.find(order.worker);
-    if (known == sockets_.end()) return;  // it is gone; its death will be told
-    const ssize_t sent = ::send(known->second, order.packet.data(), order.packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    const auto socket = sockets_.find(order.worker);
+    if (socket == sockets_.end()) return;  // it is gone; its death will be reported
+    const ssize_t sent = ::send(socket->second, order.packet.data(), order.packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EMSGSIZE)) return;
     {
-      const std::lock_guard lock(told_);
+      const std::lock_guard lock(news_mutex_);
       troubles_.emplace_back(order.worker,
                              errno == EMSGSIZE ? "was sent an order that is too long" : "stopped reading its orders");
     }
@@ -403,7 +404,7 @@ class SchedulerThread {
   std::vector<int> ready_;
   std::vector<bool> rung_;
   std::string buffer_ = std::string(std::size_t{1} << 18, '\0');
-  std::mutex told_;  // for what Python asks for
+  std::mutex news_mutex_;  // for what Python asks for
   std::vector<Packet> packets_;
   std::vector<std::pair<int, std::string>> troubles_;
   std::atomic<bool> stopping_ = false;

@@ -38,12 +38,12 @@ class WaitingRows {
   }
 
   Row take(std::size_t slot) {
-    WaitingRow& one = rows_[slot];
-    one.waits = false;
+    WaitingRow& waiting = rows_[slot];
+    waiting.waits = false;
     --count_;
     free_.push_back(slot);
-    if (is_numbered_) slots_.take(one.row.number);
-    return one.row;
+    if (is_numbered_) slots_.take(waiting.row.number);
+    return waiting.row;
   }
 
   const WaitingRow& at(std::size_t slot) const { return rows_[slot]; }

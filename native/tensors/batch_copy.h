@@ -94,10 +94,10 @@ inline Wide bytes_needed(const std::vector<std::size_t>& sizes) {
   return needed;
 }
 
-// From the arrays to the reply room of each member.
+// From the arrays to the reply block of each member.
 inline std::vector<Copy> scattering(char* memory, std::size_t size, const std::vector<Member>& members,
                                     const std::vector<std::size_t>& sizes, const std::vector<char*>& arrays) {
-  const auto smaller = [](const Member& one, const Member& other) { return one.reply_bytes < other.reply_bytes; };
+  const auto smaller = [](const Member& member, const Member& other) { return member.reply_bytes < other.reply_bytes; };
   const auto least = std::min_element(members.begin(), members.end(), smaller);
   if (least != members.end() && bytes_needed(sizes) > least->reply_bytes) {
     throw std::invalid_argument("an answer needs more than the " + std::to_string(least->reply_bytes) +
@@ -123,8 +123,8 @@ inline std::vector<Copy> scattering(char* memory, std::size_t size, const std::v
 // One thread: it copies 14 GB/s, while the GPU works on the batch before; starting others was measured to cost more
 // than they bring for batches of up to 10 MB on busy cores.
 inline void copy_all(const std::vector<Copy>& copies) {
-  for (const Copy& one : copies) {
-    if (one.size != 0) std::memcpy(one.to, one.from, one.size);  // an array of nothing may be nowhere
+  for (const Copy& copy : copies) {
+    if (copy.size != 0) std::memcpy(copy.to, copy.from, copy.size);  // an array of nothing may be nowhere
   }
 }
 

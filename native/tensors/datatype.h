@@ -22,8 +22,8 @@ inline constexpr Datatype kDatatypes[] = {
 };
 
 inline const Datatype* datatype(std::string_view name) {
-  for (const Datatype& one : kDatatypes)
-    if (one.name == name) return &one;
+  for (const Datatype& known : kDatatypes)
+    if (known.name == name) return &known;
   return nullptr;
 }
 

@@ -49,9 +49,9 @@ inline bool to_half(double value, std::uint16_t& bits) {
 // an answer of a thousand numbers is then written in microseconds.
 class HalfTexts {
  public:
-  static const HalfTexts& all() {
-    static const HalfTexts made;
-    return made;
+  static const HalfTexts& instance() {
+    static const HalfTexts texts;
+    return texts;
   }
 
   std::string_view operator[](std::uint16_t bits) const { return {(*texts_)[bits].text, (*texts_)[bits].size}; }
@@ -64,11 +64,11 @@ class HalfTexts {
 
   HalfTexts() : texts_(std::make_unique<std::array<Text, 65536>>()) {
     for (unsigned bits = 0; bits < texts_->size(); ++bits) {
-      char made[48];
-      const char* end = write_real(from_half(static_cast<std::uint16_t>(bits)), made, made + sizeof made);
+      char digits[48];
+      const char* end = write_real(from_half(static_cast<std::uint16_t>(bits)), digits, digits + sizeof digits);
       Text& text = (*texts_)[bits];
-      text.size = static_cast<std::uint8_t>(end - made);
-      std::memcpy(text.text, made, text.size);
+      text.size = static_cast<std::uint8_t>(end - digits);
+      std::memcpy(text.text, digits, text.size);
     }
   }
 

@@ -42,11 +42,11 @@ class ProtoScan {
     return good;
   }
 
-  bool varint(std::uint64_t& found) {
-    found = 0;
+  bool varint(std::uint64_t& value) {
+    value = 0;
     for (int shift = 0; shift < 70 && at_ < bytes_.size(); shift += 7) {
       const auto byte = static_cast<unsigned char>(bytes_[at_++]);
-      if (shift < 64) found |= static_cast<std::uint64_t>(byte & 127) << shift;
+      if (shift < 64) value |= static_cast<std::uint64_t>(byte & 127) << shift;
       if (byte < 128) return true;
     }
     return false;
@@ -140,7 +140,7 @@ class ProtoTensor {
  public:
   ProtoTensor(Kind kind, std::size_t elements) : kind_(kind), elements_(elements) {}
 
-  // Numbers go to *out*, which has room for all of them; texts to `made`.
+  // Numbers go to *out*, which is large enough for all of them; texts to `made`.
   bool parse(std::string_view contents, char* out) {
     out_ = out;
     ProtoScan scan(contents);

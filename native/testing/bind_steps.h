@@ -54,7 +54,7 @@ struct BoundSteps {
     for (const Order& order : std::exchange(scheduler.orders, {}))
       orders.append(nb::make_tuple(order.worker, as_bytes(order.packet)));
     for (Ticket* ticket : std::exchange(scheduler.ended, {})) {
-      ended.append(told(*ticket));
+      ended.append(as_tuple(*ticket));
       tickets.free(ticket);
     }
     return nb::make_tuple(next, orders, ended);
@@ -70,7 +70,7 @@ inline void bind_step_workers(nb::class_<BoundSteps>& bound) {
       .def(
           "worker_left",
           [](BoundSteps& self, int worker, std::string reason, bool by_its_work, std::int64_t run, Time now) {
-            return told(self.scheduler.worker_left(worker, {std::move(reason), by_its_work, run}, now));
+            return as_tuple(self.scheduler.worker_left(worker, {std::move(reason), by_its_work, run}, now));
           },
           "worker"_a, "reason"_a, "by_its_work"_a, "run"_a, "now"_a,
           nb::sig("def worker_left(self, worker: int, reason: str, by_its_work: bool, run: int, now: int) -> Blame"),
@@ -96,10 +96,10 @@ inline void bind_step_questions(nb::class_<BoundSteps>& bound) {
           "admission", [](BoundSteps& self) -> Admission& { return self.admission; }, nb::rv_policy::reference_internal,
           "The admission that it publishes to.")
       .def(
-          "quarantined", [](BoundSteps& self, Time now) { return told(self.scheduler.quarantine.all(now)); }, "now"_a,
+          "quarantined", [](BoundSteps& self, Time now) { return as_list(self.scheduler.quarantine.all(now)); }, "now"_a,
           nb::sig("def quarantined(self, now: int) -> list[QuarantinedInput]"), "Return the inputs that are refused.")
       .def(
-          "batches", [](BoundSteps& self) { return told(std::exchange(self.scheduler.books, {})); },
+          "batches", [](BoundSteps& self) { return as_tuple(std::exchange(self.scheduler.books, {})); },
           nb::sig("def batches(self) -> Batches"), "Return what became of batches since the last time.")
       .def(
           "waiting", [](const BoundSteps& self) { return self.scheduler.waiting(); },

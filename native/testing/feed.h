@@ -27,7 +27,7 @@ inline std::string batch_done(std::int64_t run, Time started, Time finished, con
   pack.text("BatchDone");
   pack.number(static_cast<std::uint64_t>(run));
   for (const Time time : {started, started, started, finished, finished}) pack.number(static_cast<std::uint64_t>(time));
-  pack.nothing();
+  pack.nil();
   pack.array(own_times.size());
   for (const Time time : own_times) pack.number(static_cast<std::uint64_t>(time));
   return out;
@@ -45,7 +45,7 @@ class Feed {
     scheduler_.begin(setup, std::move(name), std::move(make), 0);
   }
 
-  // *requests* evenly spaced, of all models in turn, heard every *turn* nanoseconds.
+  // *requests* evenly spaced, of all models in turn, taken every *turn* nanoseconds.
   Fed run(std::int64_t requests, double per_second, Time turn) {
     Fed fed;
     Ring<Ticket*> ring(kTickets);
@@ -123,9 +123,9 @@ class Feed {
     }
 
     std::int64_t application(std::size_t member) const {
-      std::int64_t found = 0;
-      std::memcpy(&found, first_ + (member + 1) * kMemberBytes - sizeof found, sizeof found);
-      return found;
+      std::int64_t number = 0;
+      std::memcpy(&number, first_ + (member + 1) * kMemberBytes - sizeof number, sizeof number);
+      return number;
     }
 
    private:

@@ -1,5 +1,5 @@
 // A loopback stands in for the scheduler and the workers: it ends each ticket that it gets, answered with its own
-// inputs or as it was told. For tests, and to measure the network alone.
+// inputs or as a test says. For tests, and to measure the network alone.
 #pragma once
 
 #include <poll.h>
@@ -49,12 +49,12 @@ class Loopback {
 
   // Without the thread: all tickets that have come. The exchange's bell is rung when there are more.
   std::vector<ClientTicket*> pop() {
-    std::vector<ClientTicket*> found;
+    std::vector<ClientTicket*> tickets;
     exchange_.bell.wakes();
     exchange_.bell.sleeps();
     for (const auto& origin : exchange_.origins)
-      for (Ticket* ticket = nullptr; origin->sent.pop(ticket);) found.push_back(static_cast<ClientTicket*>(ticket));
-    return found;
+      for (Ticket* ticket = nullptr; origin->sent.pop(ticket);) tickets.push_back(static_cast<ClientTicket*>(ticket));
+    return tickets;
   }
 
   void end(ClientTicket& ticket, const Ending& ending) {

@@ -21,7 +21,7 @@
 
 namespace astrarium::worker {
 
-// What a loop is surrounded by: the other end of its line, and time.
+// What a loop is surrounded by: the other end of its connection, and time.
 class Environment {
  public:
   virtual ~Environment() = default;
@@ -29,11 +29,11 @@ class Environment {
   // The next packet (empty: the other end is gone), or nothing where none came for a while.
   virtual std::optional<std::string_view> receive() = 0;
   virtual void say(const std::string& packet) = 0;
-  // Waits until an instant; whenever a packet can be received, *heard* is asked, and true ends the wait: it returns
-  // false.
-  virtual bool wait(Time until, const std::function<bool()>& heard) = 0;
-  // Waits until something is ready, which is expected at an instant, and asks *heard* meanwhile.
-  virtual void wait_for(Time expected, const std::function<bool()>& ready, const std::function<void()>& heard) = 0;
+  // Waits until an instant; whenever a packet can be received, *on_packet* is called, and true ends the wait: it
+  // returns false.
+  virtual bool wait(Time until, const std::function<bool()>& on_packet) = 0;
+  // Waits until something is ready, which is expected at an instant, and asks *on_packet* meanwhile.
+  virtual void wait_for(Time expected, const std::function<bool()>& ready, const std::function<void()>& on_packet) = 0;
 };
 
 class BatchLoop : private BatchWait {
@@ -53,7 +53,7 @@ class BatchLoop : private BatchWait {
     models_.erase(model);
   }
 
-  // Serves until Python wants its turn, or nothing but pings was heard for a while. *free* is when the GPU is done with
+  // Serves until Python wants its turn, or nothing but pings has come for a while. *free* is when the GPU is done with
   // what it was given; so is what this returns.
   Time serve(Time free, const PassOn& pass_on) {
     free_ = free;
@@ -83,7 +83,7 @@ class BatchLoop : private BatchWait {
 
   void obey(std::string_view packet, Time received) {
     if (const auto sent = OrderScan(packet).ping()) return answer_ping(*sent, received);
-    heard_ = received;
+    last_order_ = received;
     if (!python_waits_ && queue(packet, received)) return;
     if (const auto order = OrderScan(packet).cancel_batch())
       if (cancel(*order)) return;
@@ -93,8 +93,8 @@ class BatchLoop : private BatchWait {
   // The server pings an idle worker all the time: that is no reason for Python not to look around.
   void answer_ping(Time sent, Time received) {
     around_.say(pong(sent, received));
-    quiet_ = batches_.empty() && received - std::max(heard_, free_) >= kQuiet;
-    if (quiet_) heard_ = received;
+    quiet_ = batches_.empty() && received - std::max(last_order_, free_) >= kQuiet;
+    if (quiet_) last_order_ = received;
   }
 
   // False where it is no batch, or one for Python.
@@ -149,15 +149,15 @@ class BatchLoop : private BatchWait {
 
   bool until(Time instant) override {
     launch_ahead();
-    return around_.wait(instant, [this] { return heard(), batches_.front().recovery.has_value(); });
+    return around_.wait(instant, [this] { return hear(), batches_.front().recovery.has_value(); });
   }
 
   void until_ready(Time expected, const std::function<bool()>& ready) override {
     launch_ahead();
-    around_.wait_for(expected, ready, [this] { heard(); });
+    around_.wait_for(expected, ready, [this] { hear(); });
   }
 
-  void heard() {
+  void hear() {
     listen();
     launch_ahead();
   }
@@ -173,12 +173,12 @@ class BatchLoop : private BatchWait {
 
   // One that nothing is ahead of waits for its time; and a model has only so much memory for batches.
   bool may_launch(const QueuedBatch& batch) {
-    std::size_t given = 0, of_model = 0;
+    std::size_t launched = 0, of_model = 0;
     for (const QueuedBatch& other : batches_) {
-      given += other.native->launched();
+      launched += other.native->launched();
       of_model += other.native->launched() && other.native->model() == batch.native->model();
     }
-    if (given == 0 && batch.not_before > around_.now()) return false;
+    if (launched == 0 && batch.not_before > around_.now()) return false;
     return of_model < batch.native->in_flight();
   }
 
@@ -245,7 +245,7 @@ class BatchLoop : private BatchWait {
   const Memory memory_;
   const PassOn* pass_on_ = nullptr;
   bool python_waits_ = false, quiet_ = false;
-  Time free_ = 0, heard_ = 0;
+  Time free_ = 0, last_order_ = 0;
   std::deque<QueuedBatch> batches_;
   std::mutex mutex_;  // for the models
   std::unordered_map<std::int64_t, std::shared_ptr<NativeModel>> models_;

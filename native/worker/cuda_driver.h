@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <stdexcept>
 #include <string>
@@ -15,32 +16,18 @@ using DevicePointer = unsigned long long;
 
 class CudaError : public std::runtime_error {
  public:
-  explicit CudaError(const std::string& told, int code = 0) : std::runtime_error(told), code_(code) {}
+  explicit CudaError(const std::string& message, int code = 0) : std::runtime_error(message), code_(code) {}
 
   // Whether the process cannot use its GPU any more: such an error comes back from every later call of the driver,
   // until the context goes with the process.
   bool is_sticky() const {
-    switch (code_) {
-      case 46:
-      case 101:
-      case 201:
-      case 214:
-      case 220:
-      case 226:  // GPU gone, no context, uncorrectable memory
-      case 700:
-      case 702:
-      case 709:
-      case 710:  // illegal address, time-out, destroyed, assert
-      case 714:
-      case 715:
-      case 716:
-      case 717:
-      case 718:
-      case 719:  // broken stack, instruction, alignment, launch
-      case 721:
-      case 999: return true;
-      default: return false;
-    }
+    static constexpr int kSticky[] = {
+        46,  101, 201, 214, 220, 226,       // GPU gone, no context, uncorrectable memory
+        700, 702, 709, 710,                 // illegal address, time-out, destroyed, assert
+        714, 715, 716, 717, 718, 719, 721,  // broken stack, instruction, alignment, launch
+        999,
+    };
+    return std::find(std::begin(kSticky), std::end(kSticky), code_) != std::end(kSticky);
   }
 
  private:
@@ -72,9 +59,9 @@ class CudaDriver {
   CudaDriver& operator=(const CudaDriver&) = delete;
 
   Handle context() const {
-    Handle found = nullptr;
-    check(get_context_(&found), "cuCtxGetCurrent");
-    return found;
+    Handle current = nullptr;
+    check(get_context_(&current), "cuCtxGetCurrent");
+    return current;
   }
   void enter(Handle context) const { check(set_context_(context), "cuCtxSetCurrent"); }
 
@@ -98,9 +85,9 @@ class CudaDriver {
 
   Handle new_event(bool timed) const {
     constexpr unsigned kNoTiming = 2;
-    Handle made = nullptr;
-    check(create_(&made, timed ? 0 : kNoTiming), "cuEventCreate");
-    return made;
+    Handle event = nullptr;
+    check(create_(&event, timed ? 0 : kNoTiming), "cuEventCreate");
+    return event;
   }
   void destroy(Handle event) const { destroy_(event); }
 
@@ -128,9 +115,9 @@ class CudaDriver {
 
   void check(int result, const char* what) const {
     if (result == 0) return;
-    const char* told = nullptr;
-    explain_(result, &told);
-    throw CudaError(std::string(what) + ": " + (told != nullptr ? told : "error " + std::to_string(result)), result);
+    const char* text = nullptr;
+    explain_(result, &text);
+    throw CudaError(std::string(what) + ": " + (text != nullptr ? text : "error " + std::to_string(result)), result);
   }
 
   void* library_;  // never closed: others use it

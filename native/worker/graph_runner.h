@@ -53,7 +53,7 @@ class GpuStreams {
     const std::lock_guard lock(mutex_);
     return last_ == nullptr || driver.happened(last_->done);
   }
-  void launched(std::shared_ptr<Milestones> last) {
+  void note_launch(std::shared_ptr<Milestones> last) {
     const std::lock_guard lock(mutex_);
     last_ = std::move(last);
   }
@@ -146,7 +146,7 @@ class GraphRunner {
     give(size, capacity, graph, slots_[slot], *milestones);
     busy_[slot] = milestones;
     next_ = (next_ + 1) % slots_.size();
-    streams_->launched(milestones);
+    streams_->note_launch(milestones);
     return {size, capacity, slot, milestones, now};
   }
 
@@ -184,10 +184,10 @@ class GraphRunner {
   // The smallest graph that is large enough; it stays where it is when others are added.
   const std::pair<const int, Graph>& graph_for(int size) const {
     const std::lock_guard lock(adding_);
-    const auto found = graphs_.lower_bound(size);
-    if (size < 1 || found == graphs_.end())
+    const auto smallest = graphs_.lower_bound(size);
+    if (size < 1 || smallest == graphs_.end())
       throw std::invalid_argument("size: there is no graph for a batch of " + std::to_string(size));
-    return *found;
+    return *smallest;
   }
 
   void check(const SlotMemory& slot) const {
@@ -198,56 +198,58 @@ class GraphRunner {
   }
 
   // Where nothing runs that copies could run beside, one stream does it all, which is launched in less time.
-  void give(int size, int capacity, const Graph& graph, const SlotMemory& slot, const Milestones& told) {
+  void give(int size, int capacity, const Graph& graph, const SlotMemory& slot, const Milestones& milestones) {
     try {
-      if (streams_->idle()) straight(size, capacity, graph, slot, told);
-      else beside(size, capacity, graph, slot, told);
+      if (streams_->idle()) run_in_one_stream(size, capacity, graph, slot, milestones);
+      else run_beside_copies(size, capacity, graph, slot, milestones);
     } catch (...) {
       streams_->driver.synchronize(streams_->copy_in);  // the slot is for the next batch
       throw;
     }
   }
 
-  void straight(int size, int capacity, const Graph& graph, const SlotMemory& slot, const Milestones& told) {
+  void run_in_one_stream(int size, int capacity, const Graph& graph, const SlotMemory& slot,
+                         const Milestones& milestones) {
     const CudaDriver& driver = streams_->driver;
     const Handle stream = streams_->compute;
     for (std::size_t i = 0; i < inputs_.size(); ++i)
       driver.copy_to_device(inputs_[i].device, slot.inputs[i], bytes(size, inputs_[i].item), stream);
     clear_rest(size, capacity);
-    driver.record(told.began, stream);
+    driver.record(milestones.began, stream);
     driver.launch(graph.graph, stream);
-    driver.record(told.computed, stream);
+    driver.record(milestones.computed, stream);
     for (std::size_t i = 0; i < outputs_.size(); ++i)
       driver.copy_to_host(slot.outputs[i], graph.outputs[i], bytes(size, outputs_[i]), stream);
-    driver.record(told.done, stream);
+    driver.record(milestones.done, stream);
   }
 
-  void beside(int size, int capacity, const Graph& graph, const SlotMemory& slot, const Milestones& told) {
+  void run_beside_copies(int size, int capacity, const Graph& graph, const SlotMemory& slot,
+                         const Milestones& milestones) {
     const CudaDriver& driver = streams_->driver;
-    copy_in(size, slot, told);
-    driver.follow(streams_->compute, told.copied);
-    driver.record(told.began, streams_->compute);
+    copy_in(size, slot, milestones);
+    driver.follow(streams_->compute, milestones.copied);
+    driver.record(milestones.began, streams_->compute);
     for (std::size_t i = 0; i < inputs_.size(); ++i)
       driver.copy_within(inputs_[i].device, slot.staged[i], bytes(size, inputs_[i].item), streams_->compute);
     clear_rest(size, capacity);
     driver.launch(graph.graph, streams_->compute);
     for (std::size_t i = 0; i < outputs_.size(); ++i)
       driver.copy_within(slot.results[i], graph.outputs[i], bytes(size, outputs_[i]), streams_->compute);
-    driver.record(told.computed, streams_->compute);
-    copy_out(size, slot, told);
+    driver.record(milestones.computed, streams_->compute);
+    copy_out(size, slot, milestones);
   }
 
-  void copy_in(int size, const SlotMemory& slot, const Milestones& told) {
+  void copy_in(int size, const SlotMemory& slot, const Milestones& milestones) {
     for (std::size_t i = 0; i < inputs_.size(); ++i)
       streams_->driver.copy_to_device(slot.staged[i], slot.inputs[i], bytes(size, inputs_[i].item), streams_->copy_in);
-    streams_->driver.record(told.copied, streams_->copy_in);
+    streams_->driver.record(milestones.copied, streams_->copy_in);
   }
 
-  void copy_out(int size, const SlotMemory& slot, const Milestones& told) {
-    streams_->driver.follow(streams_->copy_out, told.computed);
+  void copy_out(int size, const SlotMemory& slot, const Milestones& milestones) {
+    streams_->driver.follow(streams_->copy_out, milestones.computed);
     for (std::size_t i = 0; i < outputs_.size(); ++i)
       streams_->driver.copy_to_host(slot.outputs[i], slot.results[i], bytes(size, outputs_[i]), streams_->copy_out);
-    streams_->driver.record(told.done, streams_->copy_out);
+    streams_->driver.record(milestones.done, streams_->copy_out);
   }
 
   // Not what the last batch left there.
@@ -257,7 +259,7 @@ class GraphRunner {
                              streams_->compute);
   }
 
-  static std::size_t bytes(int items, std::size_t each) { return static_cast<std::size_t>(items) * each; }
+  static std::size_t bytes(int items, std::size_t item_bytes) { return static_cast<std::size_t>(items) * item_bytes; }
 
   // A batch is done when the host sees so, or a little before; and as long after the one seen before as the GPU says.
   // The earlier of both is closer: the host may have been busy meanwhile.
@@ -273,10 +275,9 @@ class GraphRunner {
   }
 
   void learn(int capacity, Time took) {
-    const auto [known, first] = takes_.emplace(capacity, took);
-    if (!first)
-      known->second =
-          std::min(took, known->second + known->second / 8);  // expecting it too early costs less than too late
+    const auto [entry, first] = takes_.emplace(capacity, took);
+    // Expecting it too early costs less than too late.
+    if (!first) entry->second = std::min(took, entry->second + entry->second / 8);
   }
 
   const std::shared_ptr<GpuStreams> streams_;

@@ -38,7 +38,7 @@ class DeviceLost : public std::runtime_error {
   explicit DeviceLost(const std::string& why) : std::runtime_error(why.substr(0, 1900)) {}
 };
 
-// How a batch waits: orders are heard meanwhile, and others are launched.
+// How a batch waits: orders are taken in meanwhile, and others are launched.
 class BatchWait {
  public:
   virtual ~BatchWait() = default;
@@ -55,7 +55,7 @@ class NativeBatch {
 
   // Whether the GPU has the batch, or need not be given it.
   virtual bool launched() const { return true; }
-  // Gives it to the GPU, which begins it as soon as it can. What goes wrong is told when it is run.
+  // Gives it to the GPU, which begins it as soon as it can. What goes wrong is reported when it is run.
   virtual void launch(Time) {}
   // How many batches of its model the GPU takes at once, and which model that is.
   virtual std::size_t in_flight() const { return 0; }

@@ -46,9 +46,9 @@ class OrderScan {
     if (members.size() % sizeof(Member) != 0) return std::nullopt;
     order.members = protocol::unpacked(members);
     order.start = pack_.number();
-    if (!pack_.nothing()) order.shapes = pack_.list([this] { return of_member(); });
-    const bool told = order.shapes.empty() || order.shapes.size() == order.members.size();
-    return pack_.good() && told && order.start < kLatest ? std::optional(std::move(order)) : std::nullopt;
+    if (!pack_.nil()) order.shapes = pack_.list([this] { return of_member(); });
+    const bool shapes_fit = order.shapes.empty() || order.shapes.size() == order.members.size();
+    return pack_.good() && shapes_fit && order.start < kLatest ? std::optional(std::move(order)) : std::nullopt;
   }
 
   // When a ping was sent.
@@ -73,7 +73,7 @@ class OrderScan {
  private:
   static constexpr Time kLatest = Time{1} << 61;  // what is added to a time does not go beyond what a number holds
 
-  std::vector<Written> of_member() { return pack_.nothing() ? std::vector<Written>() : protocol::read_shapes(pack_); }
+  std::vector<Written> of_member() { return pack_.nil() ? std::vector<Written>() : protocol::read_shapes(pack_); }
 
   protocol::PackReader pack_;
 };

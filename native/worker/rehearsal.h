@@ -14,7 +14,7 @@
 
 namespace astrarium::worker {
 
-// As a line on which the next order comes while the last one is carried out.
+// As a connection on which the next order comes while the last one is carried out.
 class Rehearsal : public Environment {
  public:
   Rehearsal(std::string order, int times) : order_(std::move(order)), left_(times) {}
@@ -32,8 +32,8 @@ class Rehearsal : public Environment {
     }
     return true;
   }
-  void wait_for(Time, const std::function<bool()>& ready, const std::function<void()>& heard) override {
-    if (left_ > 0 && open_ < 2) heard();
+  void wait_for(Time, const std::function<bool()>& ready, const std::function<void()>& on_packet) override {
+    if (left_ > 0 && open_ < 2) on_packet();
     while (!ready()) {
     }
   }
@@ -45,7 +45,7 @@ class Rehearsal : public Environment {
   int left_, open_ = 0;
 };
 
-// What is said about a batch that is run *times* times in a row.
+// The news of a batch that is run *times* times in a row.
 inline std::vector<std::string> rehearse(const Memory& memory, std::shared_ptr<NativeModel> model,
                                          const std::string& order, int times) {
   Rehearsal around(order, times);

@@ -1,4 +1,4 @@
-// A worker's line to the server, and how it waits; see backends/precise_wait.py.
+// A worker's connection to the server, and how it waits; see backends/precise_wait.py.
 #pragma once
 
 #include <poll.h>
@@ -41,19 +41,19 @@ class SchedulerConnection : public Environment {
       if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "news cannot be sent");
   }
 
-  bool wait(Time until, const std::function<bool()>& heard) override {
+  bool wait(Time until, const std::function<bool()>& on_packet) override {
     Time rest = until - now(), early = rest > kNearly ? kNearly : kSpin;
     while (rest > 0) {
-      if (readable(std::max<Time>(0, rest - early)) && heard()) return false;
+      if (readable(std::max<Time>(0, rest - early)) && on_packet()) return false;
       rest = until - now();
       if (rest <= kNearly) early = kSpin;
     }
     return true;
   }
 
-  void wait_for(Time expected, const std::function<bool()>& ready, const std::function<void()>& heard) override {
+  void wait_for(Time expected, const std::function<bool()>& ready, const std::function<void()>& on_packet) override {
     while (!ready())
-      if (readable(pause(expected - now()))) heard();
+      if (readable(pause(expected - now()))) on_packet();
   }
 
  private:
@@ -67,9 +67,9 @@ class SchedulerConnection : public Environment {
   }
 
   bool readable(Time within) const {
-    pollfd line{socket_, POLLIN, 0};
+    pollfd descriptor{socket_, POLLIN, 0};
     const timespec rest{within / 1'000'000'000, within % 1'000'000'000};
-    return ::ppoll(&line, 1, &rest, nullptr) > 0;
+    return ::ppoll(&descriptor, 1, &rest, nullptr) > 0;
   }
 
   int socket_;

@@ -28,9 +28,9 @@ struct Answer {
 };
 
 inline void write_all(const std::vector<Answer>& answers) {
-  for (const Answer& one : answers) {
-    if (one.from != nullptr) std::memmove(one.to, one.from, one.bytes);
-    else std::memset(one.to, 0, one.bytes);
+  for (const Answer& answer : answers) {
+    if (answer.from != nullptr) std::memmove(answer.to, answer.from, answer.bytes);
+    else std::memset(answer.to, 0, answer.bytes);
   }
 }
 
@@ -68,11 +68,11 @@ class TimedModel : public NativeModel {
   std::unique_ptr<NativeBatch> batch(const Memory& memory, const RunBatch& order) override {
     std::string shapes;
     const auto time = takes(order.members.size());
-    auto found = answers(memory, order, shapes);
-    if (!time || !found) return nullptr;
-    auto made = std::make_unique<TimedWork>(*time, std::move(*found));
-    made->shapes = std::move(shapes);
-    return made;
+    auto batch_answers = answers(memory, order, shapes);
+    if (!time || !batch_answers) return nullptr;
+    auto work = std::make_unique<TimedWork>(*time, std::move(*batch_answers));
+    work->shapes = std::move(shapes);
+    return work;
   }
 
  private:
@@ -84,17 +84,17 @@ class TimedModel : public NativeModel {
 
   // How a batch is answered, and the shapes of that as news tell them; nothing where something is wrong with the order.
   std::optional<std::vector<Answer>> answers(const Memory& memory, const RunBatch& order, std::string& shapes) const {
-    std::vector<Answer> found;
+    std::vector<Answer> batch_answers;
     protocol::PackWriter pack(shapes);
     if (open_) pack.array(order.members.size());
-    else pack.nothing();
+    else pack.nil();
     for (std::size_t place = 0; place < order.members.size(); ++place) {
       const Member& member = order.members[place];
       const auto items = items_of(memory, member, order.shapes.empty() ? nullptr : &order.shapes[place]);
-      if (!items || !answer(memory, member, *items, found)) return std::nullopt;
+      if (!items || !answer(memory, member, *items, batch_answers)) return std::nullopt;
       if (open_) append_shapes(pack, *items);
     }
-    return found;
+    return batch_answers;
   }
 
   static constexpr Time kLongest = Time{1} << 61;
@@ -157,13 +157,13 @@ class TimedModel : public NativeModel {
   }
 
   bool answer(const Memory& memory, const Member& member, const std::vector<Item>& items,
-              std::vector<Answer>& found) const {
+              std::vector<Answer>& batch_answers) const {
     if (!memory.holds(member.reply, member.reply_bytes)) return false;
     Wide at = 0;
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       const Item& item = output_of(i, items);
       if (at + static_cast<Wide>(item.bytes) > member.reply_bytes) return false;
-      found.push_back(
+      batch_answers.push_back(
           {memory.data + static_cast<std::size_t>(member.reply) + static_cast<std::size_t>(at), item.data, item.bytes});
       at += protocol::aligned_wide(static_cast<Wide>(item.bytes));
     }

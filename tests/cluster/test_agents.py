@@ -62,9 +62,9 @@ def rhos(bid: Bid) -> dict[int, float]:
 def test_the_example_of_section_4_3_3() -> None:
     """The paper rounds to 4, 2, 1, 0.5 and 0.34."""
     others = [single(number, "other", SECOND) for number in (1, 2, 3)]
-    found = rhos(bid_of(with_apps(cluster(16, guess=FLAT), halving_of_the_paper(), *others)))
+    bid = rhos(bid_of(with_apps(cluster(16, guess=FLAT), halving_of_the_paper(), *others)))
     expected = {1: 4.0, 2: 2.0, 4: 1.064, 8: 0.532, 16: 0.356}
-    assert {count: found[count] for count in expected} == pytest.approx(expected)
+    assert {count: bid[count] for count in expected} == pytest.approx(expected)
 
 
 def test_the_median_job_is_found_anew_in_every_phase() -> None:
@@ -153,8 +153,8 @@ def test_a_report_of_more_work_makes_the_ideal_as_much_longer(definition: Defini
 
 def test_a_curve_is_taken_for_as_long_as_it_may_get() -> None:
     jobs = (Job(0, 10 * SECOND, expected=40 * SECOND), Job(1, 20 * SECOND, expected=30 * SECOND))
-    found = rhos(bid_of(with_apps(cluster(2), App(0, "a", (jobs,), kind="curve"))))
-    assert found == pytest.approx({1: 70 / 35, 2: 40 / 35})
+    bid = rhos(bid_of(with_apps(cluster(2), App(0, "a", (jobs,), kind="curve"))))
+    assert bid == pytest.approx({1: 70 / 35, 2: 40 / 35})
 
 
 def test_jobs_take_turns_where_gpus_are_few() -> None:

@@ -158,15 +158,15 @@ def test_nobody_is_stopped_within_the_least_run() -> None:
     """Apps that get ever shorter come every 20 s."""
     apps = [(20 * n, single(n, f"{n}", (3000 - 100 * n) * SECOND)) for n in range(20)]
     played = run(policy(least_run=5 * MINUTE), TWO, *apps)
-    given: dict[tuple[int, int], int] = {}
+    since: dict[tuple[int, int], int] = {}
     for step in played.steps:
         for action in step.actions:
             if isinstance(action, Grant):
                 for gpu in action.gpus:
-                    given.setdefault((action.app, gpu), step.now)
+                    since.setdefault((action.app, gpu), step.now)
             elif isinstance(action, Revoke) and "no use" not in action.why:
-                assert all(step.now - given[action.app, gpu] >= 5 * MINUTE for gpu in action.gpus)
-                given = {key: at for key, at in given.items() if key[0] != action.app}
+                assert all(step.now - since[action.app, gpu] >= 5 * MINUTE for gpu in action.gpus)
+                since = {key: at for key, at in since.items() if key[0] != action.app}
     assert len(revoked(played)) > 3
 
 
@@ -212,8 +212,8 @@ def test_a_starving_app_is_served_although_shorter_ones_keep_coming() -> None:
     played = run(policy(lease=60 * SECOND, least_run=0), ONE, (0, single(0, "long", 1000 * SECOND)), *crowd)
     row = played.state.ledger.rows[0]
     assert row.ended < 199 * 90 * SECOND  # they still come
-    told = [action.why for action in played.actions if isinstance(action, Grant) and action.app == 0]
-    assert any("to keep its rho at" in why for why in told)
+    reasons = [action.why for action in played.actions if isinstance(action, Grant) and action.app == 0]
+    assert any("to keep its rho at" in why for why in reasons)
 
 
 def test_the_long_begin_in_time_for_the_end() -> None:
@@ -267,9 +267,9 @@ def test_three_alike_end_in_the_order_in_which_they_came() -> None:
     assert list(ends(played)) == ["0", "1", "2"]
     assert ends(played) == {"0": 100, "1": 200, "2": 300}
     state, allocator = books(*(single(number, f"{number}", HOUR) for number in range(3)))
-    (first, told), (second, behind) = allocator.standing(0, state)
+    (first, standing), (second, behind) = allocator.standing(0, state)
     assert (first, second) == (1, 2)
-    assert "came before it" not in told
+    assert "came before it" not in standing
     assert "1 is the same and came before it" in behind
 
 
@@ -283,11 +283,11 @@ def test_a_gang_moves_where_it_is_closer_if_that_gains_more_than_it_costs() -> N
         state.apply(0, AppArrived(single(7, "gang", HOUR, 2, "vgg")))
         state.commit(0, Grant(7, (0, 1), 3 * HOUR))
         state.commit(0, Run(7, 0, (0, 1)))
-        found = []
+        actions = []
         for action in policy().decide(10 * MINUTE, [], state):
             state.commit(10 * MINUTE, action)
-            found.append(action)
-        return [(type(action), action.gpus) for action in found if isinstance(action, Grant | Revoke)]
+            actions.append(action)
+        return [(type(action), action.gpus) for action in actions if isinstance(action, Grant | Revoke)]
 
     assert decided(MINUTE) == [(Revoke, (0, 1)), (Grant, (2, 3))]
     assert decided(HOUR) == []
@@ -359,10 +359,10 @@ def test_it_says_who_is_next_why_and_when() -> None:
     )
     seen = view(0, state, allocator)
     assert seen.standing is not None
-    (first, told), (second, _) = seen.standing
+    (first, standing), (second, _) = seen.standing
     assert (first, second) == (2, 0)
-    assert "2.0 GPU-hours left" in told
-    assert "it can wait until" in told
+    assert "2.0 GPU-hours left" in standing
+    assert "it can wait until" in standing
     assert {app: at / HOUR for app, at in seen.expected.items()} == {2: 1, 0: 3}
 
 
@@ -409,9 +409,9 @@ def test_shockwaves_published_run_is_beaten_in_its_own_rounds() -> None:
     if not (TRACE.exists() and RUNS.exists()):
         pytest.skip("the recorded runs are not here")
     with TRACE.open() as lines:
-        said = [float(row["nominal_duration_s"]) for row in csv.DictReader(lines)]
+        nominal = [float(row["nominal_duration_s"]) for row in csv.DictReader(lines)]
     later = []
-    for number, (job, seconds) in enumerate(zip(read_trace(TRACE, "shockwave"), said, strict=True)):
+    for number, (job, seconds) in enumerate(zip(read_trace(TRACE, "shockwave"), nominal, strict=True)):
         only = Job(
             0, job.duration * job.gpus, job.gpus, job.gpus, job.model, round(seconds * SECOND) * job.gpus
         )

@@ -147,14 +147,14 @@ def by_configurations(free: list[int], bids: list[Bid]) -> float:
     upper = [1] * len(bids) + [free.count(4), free.count(2)] + [0, 0, 0]
     gains = [-math.log(bids[number].rho_old / choice.rho) for number, choice in options] + [0.0] * len(kinds)
     most = [1] * len(options) + [max(free.count(size), 1) for size, _ in kinds]
-    found = optimize.milp(
+    solution = optimize.milp(
         gains,
         constraints=optimize.LinearConstraint(rows, -np.inf, upper),
         integrality=np.ones(len(gains)),
         bounds=optimize.Bounds(0, most),
         options={"mip_rel_gap": 1e-9},
     )
-    return float(-found.fun)
+    return float(-solution.fun)
 
 
 def test_table_2_one_app_takes_both_gpus() -> None:

@@ -52,8 +52,8 @@ def test_places_are_kept_for_those_who_have_no_choice() -> None:
     needs = [PieceNeed(3, frozenset({0, 1})), PieceNeed(2, frozenset({0}))]
     slack = Slack(needs, kinds).start([1, 1])
     assert min(slack) >= 0
-    found = Packer(needs, kinds).packed([1, 1])
-    assert found == [[1], [0]]
+    packed = Packer(needs, kinds).packed([1, 1])
+    assert packed == [[1], [0]]
 
 
 def test_what_is_given_up_is_neither_said_to_fit_nor_not_to(monkeypatch: pytest.MonkeyPatch) -> None:

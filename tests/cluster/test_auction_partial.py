@@ -63,8 +63,8 @@ def test_many_alike_keep_1_over_e_each() -> None:
     goods = machines(*[8] * 6)
     outcome = auction(goods, bids)
     assert [share.fraction for share in outcome.shares] == pytest.approx([0.75**3] * 4)
-    found = [len(kept_of(share, goods)) for share in outcome.shares]
-    assert found == [5] * 4  # of 12, of which 0.421875 are 5.06
+    sizes = [len(kept_of(share, goods)) for share in outcome.shares]
+    assert sizes == [5] * 4  # of 12, of which 0.421875 are 5.06
 
 
 def test_a_table_times_a_number_is_the_same_table() -> None:
@@ -80,9 +80,9 @@ def test_a_table_times_a_number_is_the_same_table() -> None:
 def test_programs_are_solved_only_where_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     solves: list[int] = []
 
-    def counted(*given: Any) -> Assignment:
-        solves.append(len(given[1]))
-        return best(*given)
+    def counted(*arguments: Any) -> Assignment:
+        solves.append(len(arguments[1]))
+        return best(*arguments)
 
     monkeypatch.setattr(partial, "best", counted)
     alike = [linear(bidder, 100.0, {1: 1.0}, 8) for bidder in range(6)]
@@ -182,26 +182,26 @@ def test_goods_that_divide_evenly_leave_no_envy_among_those_alike() -> None:
     for number in (2, 3, 4):
         bids = [linear(bidder, 100.0, {1: 1.0}, 12, old=1000.0) for bidder in range(number)]
         goods = machines(*[3] * number)
-        found = {(len(share.won), len(kept_of(share, goods))) for share in auction(goods, bids).shares}
-        assert found == {(3, int(3 * (1 - 1 / number) ** (number - 1)))}
+        sizes = {(len(share.won), len(kept_of(share, goods))) for share in auction(goods, bids).shares}
+        assert sizes == {(3, int(3 * (1 - 1 / number) ** (number - 1)))}
 
 
 def lies(bid: Bid) -> dict[str, Bid]:
-    def told(as_if: Callable[[BidOption], float], old: float = 1.0) -> Bid:
+    def changed(as_if: Callable[[BidOption], float], old: float = 1.0) -> Bid:
         options = tuple(option._replace(rho=option.rho * as_if(option)) for option in bid.options)
         return bid._replace(rho_old=bid.rho_old * old, options=options)
 
     return {
-        "spread is 20% worse": told(lambda option: 1.2 if len(option.pieces) > 1 else 1.0),
-        "spread is 50% worse": told(lambda option: 1.5 if len(option.pieces) > 1 else 1.0),
-        "dense is 20% better": told(lambda option: 0.8 if len(option.pieces) == 1 else 1.0),
-        "dense is 50% better": told(lambda option: 0.5 if len(option.pieces) == 1 else 1.0),
-        "starving": told(lambda option: 1.0, old=5.0),
-        "content": told(lambda option: 1.0, old=0.7),
-        "more is better than it is": told(lambda option: option.gpus**-0.5),
-        "more is no better": told(lambda option: option.gpus**0.5),
-        "much or nothing": told(lambda option: 1.0 if option.gpus >= 4 else 1e4),
-        "little or nothing": told(lambda option: 1.0 if option.gpus <= 2 else 1e4),
+        "spread is 20% worse": changed(lambda option: 1.2 if len(option.pieces) > 1 else 1.0),
+        "spread is 50% worse": changed(lambda option: 1.5 if len(option.pieces) > 1 else 1.0),
+        "dense is 20% better": changed(lambda option: 0.8 if len(option.pieces) == 1 else 1.0),
+        "dense is 50% better": changed(lambda option: 0.5 if len(option.pieces) == 1 else 1.0),
+        "starving": changed(lambda option: 1.0, old=5.0),
+        "content": changed(lambda option: 1.0, old=0.7),
+        "more is better than it is": changed(lambda option: option.gpus**-0.5),
+        "more is no better": changed(lambda option: option.gpus**0.5),
+        "much or nothing": changed(lambda option: 1.0 if option.gpus >= 4 else 1e4),
+        "little or nothing": changed(lambda option: 1.0 if option.gpus <= 2 else 1e4),
     }
 
 
@@ -232,8 +232,8 @@ def in_whole_gpus(goods: list[FreeMachine], bids: list[Bid], apps: list[App]) ->
     """log(1/rho) of the first, with what it really keeps."""
 
     def pieces(gpus: Sequence[int]) -> list[int]:
-        found = [sum(gpu in gpus for gpu in machine.gpus) for machine in goods]
-        return [count for count in found if count]
+        counts = [sum(gpu in gpus for gpu in machine.gpus) for machine in goods]
+        return [count for count in counts if count]
 
     first = auction(goods, bids).shares[0]
     return -log(apps[0].rho(pieces(best_kept(first, goods, lambda gpus: apps[0].rho(pieces(gpus))))))

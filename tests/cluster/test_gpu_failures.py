@@ -131,7 +131,7 @@ def test_who_waits_for_a_gpu_that_is_repaired() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "told"),
+    ("changes", "field", "expected"),
     [
         ([{"at": "1h", "fail": {"machine": 7, "gpu": 0}}], "changes[0].fail.machine", "0 to 1"),
         ([{"at": "1h", "fail": {"machine": 0, "gpu": 2}}], "changes[0].fail.gpu", "works then: 0, 1"),
@@ -139,8 +139,8 @@ def test_who_waits_for_a_gpu_that_is_repaired() -> None:
         ([{"at": "1h", "fail": {"machine": 0, "gpu": 1}, "lose": 0}], "changes[0].lose", "one of"),
     ],
 )
-def test_wrong_changes_are_named(changes: list[dict[str, Any]], field: str, told: str) -> None:
+def test_wrong_changes_are_named(changes: list[dict[str, Any]], field: str, expected: str) -> None:
     with pytest.raises(InputError) as caught:
         run(scenario(changes))
     assert caught.value.field == field
-    assert told in caught.value.expected
+    assert expected in caught.value.expected

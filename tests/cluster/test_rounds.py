@@ -139,14 +139,14 @@ def test_the_level_of_max_min_is_that_of_the_linear_program(sizes: Vector, gpus:
 @given(sizes=gangs, gpus=st.integers(8, 24), seed=st.integers(0, 1000))
 def test_the_middle_is_better_than_all_around_it(sizes: Vector, gpus: int, seed: int) -> None:
     least = largest_level(sizes, gpus) / sizes
-    found = middle(least, sizes, gpus)
-    assert (found >= least - 1e-9).all()
-    assert (found <= 1 + 1e-9).all()
-    assert sizes @ found <= gpus + 1e-6
-    value = _slacks(found, least, sizes, gpus)
+    best = middle(least, sizes, gpus)
+    assert (best >= least - 1e-9).all()
+    assert (best <= 1 + 1e-9).all()
+    assert sizes @ best <= gpus + 1e-6
+    value = _slacks(best, least, sizes, gpus)
     chance = np.random.default_rng(seed)
     for _ in range(20):
-        near = found + chance.normal(0, 1e-3, len(found)) * (found > least + 1e-6)
+        near = best + chance.normal(0, 1e-3, len(best)) * (best > least + 1e-6)
         assert _slacks(near, least, sizes, gpus) <= value + 1e-9
 
 

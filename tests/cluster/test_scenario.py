@@ -106,19 +106,19 @@ def test_apps_come_from_a_trace_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("\n".join(rows))
     file = tmp_path / "cluster.yaml"
     file.write_text("machines: [{gpus: 4}]\napps: {trace: jobs.csv, format: tiresias, largest: 4, work: 2}\n")
-    found = load(file)
-    assert [(app.name, app.work) for app in build(found).apps.values()] == [
+    loaded = load(file)
+    assert [(app.name, app.work) for app in build(loaded).apps.values()] == [
         ("job 1", 240 * SECOND),
         ("job 3", 120 * SECOND),
     ]
-    assert build(load(_written(tmp_path, found))).apps == build(found).apps  # from another folder
+    assert build(load(_written(tmp_path, loaded))).apps == build(loaded).apps  # from another folder
     with pytest.raises(InputError, match=r"cluster.yaml: apps: expected at most 4 GPUs .*16 for job 2"):
         build(load(file, ["apps.largest=16"]))
 
 
-def _written(folder: Path, found: ClusterScenario) -> Path:
+def _written(folder: Path, loaded: ClusterScenario) -> Path:
     (folder / "elsewhere").mkdir()
-    (folder / "elsewhere" / "again.yaml").write_text(found.to_yaml())
+    (folder / "elsewhere" / "again.yaml").write_text(loaded.to_yaml())
     return folder / "elsewhere" / "again.yaml"
 
 
@@ -134,7 +134,7 @@ def test_slowdowns_are_told_or_learnt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "expected"),
     [
         ("machines: null", "machines: expected a list such as"),
         ("machines: themis-testbet", "did you mean 'themis-testbed'?"),
@@ -186,10 +186,10 @@ def test_slowdowns_are_told_or_learnt() -> None:
         ("machine: []", "machine: expected one of machines, apps"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_is_right(written: str, told: str) -> None:
+def test_what_is_wrong_is_named_with_what_is_right(written: str, expected: str) -> None:
     with pytest.raises(InputError) as error:
         build(scenario(**parse_yaml(written, "")))
-    assert told in str(error.value)
+    assert expected in str(error.value)
 
 
 def test_a_run_says_who_held_what_when() -> None:
@@ -233,14 +233,14 @@ def test_a_gpu_has_one_holder_at_a_time() -> None:
 
 def test_numbers_of_a_run() -> None:
     record = run(scenario())
-    found = summarize(record)
+    summary = summarize(record)
     apps = summarize_apps(record)
-    assert (found.apps, found.outcomes, found.gpus) == (3, {"finished": 3}, 8)
-    assert found.makespan_s == pytest.approx(78 * 60 + 600)  # two racks: 1.3 times as long
-    assert found.busy == pytest.approx((8 * 78 + 2 * 10) / (8 * 88))
+    assert (summary.apps, summary.outcomes, summary.gpus) == (3, {"finished": 3}, 8)
+    assert summary.makespan_s == pytest.approx(78 * 60 + 600)  # two racks: 1.3 times as long
+    assert summary.busy == pytest.approx((8 * 78 + 2 * 10) / (8 * 88))
     assert apps[0].rho["share"] == pytest.approx(78 / (60 * record.rows[0].contention.apps))
     assert apps[1].waited_s == 73 * 60
-    assert found.rho["share"].worst == max(app.rho["share"] for app in apps)
+    assert summary.rho["share"].worst == max(app.rho["share"] for app in apps)
 
 
 def test_the_size_of_the_cluster_is_its_mean_over_an_apps_life() -> None:
@@ -261,9 +261,9 @@ def test_who_cannot_run_any_more_is_told_so() -> None:
 
 def test_policies_are_compared_on_the_same_apps() -> None:
     base = load(EXAMPLE)
-    found = {name: run(base.with_policy(name)) for name in ("fifo", "tiresias")}
-    assert [record.policy for record in found.values()] == ["fifo", "tiresias"]
-    first, second = ([(row.app, row.arrived) for row in record.rows] for record in found.values())
+    records = {name: run(base.with_policy(name)) for name in ("fifo", "tiresias")}
+    assert [record.policy for record in records.values()] == ["fifo", "tiresias"]
+    first, second = ([(row.app, row.arrived) for row in record.rows] for record in records.values())
     assert first == second
 
 
@@ -284,10 +284,10 @@ def test_the_timeline_has_a_track_for_each_gpu_and_is_cut_when_long() -> None:
 
 
 def looked(at: int, **sections: Any) -> tuple[ClusterRecord, Any]:
-    found: list[Any] = []
-    record = run(scenario(**sections), look=(at, lambda *seen: found.append(view(*seen))))
-    assert len(found) == 1
-    return record, found[0]
+    views: list[Any] = []
+    record = run(scenario(**sections), look=(at, lambda *seen: views.append(view(*seen))))
+    assert len(views) == 1
+    return record, views[0]
 
 
 def test_the_books_can_be_looked_into_without_changing_the_run() -> None:
@@ -316,15 +316,15 @@ class Telling:
 
 def test_a_policy_that_tells_is_asked_for_the_line_and_not_changed() -> None:
     policy = Telling()
-    found = list[Any]()
-    look = (20 * MINUTE, lambda now, state, _: found.append(view(now, state, policy)))
+    views = list[Any]()
+    look = (20 * MINUTE, lambda now, state, _: views.append(view(now, state, policy)))
     record = run(scenario(), look=look)
     assert policy.untold == [2, 1]
-    assert [(place.app_view.name, place.why) for place in queue(found[0], record)] == [
+    assert [(place.app_view.name, place.why) for place in queue(views[0], record)] == [
         ("tiny-1", "as it likes"),
         ("tiny-0", "as it likes"),
     ]
-    silent = found[0]._replace(standing=None)
+    silent = views[0]._replace(standing=None)
     assert [place.app_view.name for place in queue(silent, record)] == ["tiny-0", "tiny-1"]
 
 

@@ -125,7 +125,7 @@ def test_what_cannot_be_is_refused() -> None:
     for number in range(2):
         state.apply(0, AppArrived(single(number, f"app {number}", 100, 2)))
     state.commit(0, Grant(0, (0, 1), 50))
-    for action, told in (
+    for action, expected in (
         (Grant(1, (1, 2), 50), "not free"),
         (Grant(1, (2,), 0), "later than now"),
         (Grant(5, (2,), 50), "no such app"),
@@ -133,7 +133,7 @@ def test_what_cannot_be_is_refused() -> None:
         (Run(0, 0, (0, 2)), "not all of them are the app's"),
         (Run(0, 9, (0, 1)), "no such job"),
     ):
-        with pytest.raises(InvalidAction, match=told):
+        with pytest.raises(InvalidAction, match=expected):
             state.commit(0, action)
 
 

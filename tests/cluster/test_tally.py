@@ -43,10 +43,10 @@ def test_who_holds_no_auctions_has_no_tally() -> None:
 
 
 def test_a_run_tells_of_its_auctions(simulated: Any) -> None:
-    found = simulated("compare", "-p", "themis", "-p", "fifo", "--json").json["policies"]
-    assert found["fifo"]["auctions"] is None
-    assert found["themis"]["auctions"]["auctions"] > 0
-    assert found["themis"]["auctions"]["unsolved"] == 0
+    summaries = simulated("compare", "-p", "themis", "-p", "fifo", "--json").json["policies"]
+    assert summaries["fifo"]["auctions"] is None
+    assert summaries["themis"]["auctions"]["auctions"] > 0
+    assert summaries["themis"]["auctions"]["unsolved"] == 0
     assert "all solved to the end" in simulated("simulate").out
 
 
@@ -60,15 +60,17 @@ def test_auctions_that_were_not_solved_are_told(
     tally = simulated("simulate", "--json").json["auctions"]
     assert tally["unsolved"] == tally["auctions"] > 0
     assert tally["largest_gap"] == 0.5
-    told = call("explain", "crowded.yaml", "many-0", "--at", "1min").out
-    assert "(stopped early: the sum of log(1/rho) could be larger by at most 0.5)" in " ".join(told.split())
+    printed = call("explain", "crowded.yaml", "many-0", "--at", "1min").out
+    assert "(stopped early: the sum of log(1/rho) could be larger by at most 0.5)" in " ".join(
+        printed.split()
+    )
 
 
 def test_in_words() -> None:
     assert auctions_told(AuctionTally(1)) == "1 auction, all solved to the end"
-    told = auctions_told(AuctionTally(1200, 3, 0.0123))
-    assert told.startswith("1,200 auctions, 3 not solved to the end")
-    assert told.endswith("at most 0.012")
+    sentence = auctions_told(AuctionTally(1200, 3, 0.0123))
+    assert sentence.startswith("1,200 auctions, 3 not solved to the end")
+    assert sentence.endswith("at most 0.012")
 
 
 def test_a_grant_of_an_auction_that_was_stopped_early_says_so() -> None:

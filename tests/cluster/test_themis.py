@@ -155,8 +155,8 @@ def test_the_worst_bid_and_at_least_one_does() -> None:
 def test_with_f_0_every_app_bids_however_many_there_are() -> None:
     apps = [(0, single(number, "a", 60 * SECOND)) for number in range(40)]
     _, steps = played([Machine(number, 8) for number in range(4)], apps, f=0.0)
-    told = [grant.why for grant in grants(steps[:1])]
-    assert sum("of 40; the auction gave" in why for why in told) == 32
+    reasons = [grant.why for grant in grants(steps[:1])]
+    assert sum("of 40; the auction gave" in why for why in reasons) == 32
 
 
 def test_payments_are_rounded_by_chance_so_that_on_average_all_that_is_due_is_kept() -> None:
@@ -187,10 +187,10 @@ def test_what_is_left_over_goes_by_chance_or_to_the_worst_first() -> None:
 
     def served(**chosen: Any) -> dict[str, list[int]]:
         _, steps = played([Machine(0, 4)], apps, **chosen)
-        found: dict[str, list[int]] = {"bid": [], "left": []}
+        wins: dict[str, list[int]] = {"bid": [], "left": []}
         for grant in grants(steps[:1]):
-            found["left" if "left over" in grant.why else "bid"].append(grant.app)
-        return found
+            wins["left" if "left over" in grant.why else "bid"].append(grant.app)
+        return wins
 
     assert served(leftovers="worst") == {"bid": [0, 1], "left": [2, 3]}
     by_chance = [served(seed=seed) for seed in range(4)]

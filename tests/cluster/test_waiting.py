@@ -24,20 +24,22 @@ MACHINES = [Machine(0, 4), Machine(1, 2), Machine(2, 2, rack=1)]
 
 
 def row(app: int, gpus: int = 1, arrived: int = 0, model: str = "") -> AppRow:
-    made = single(app, f"app {app}", 10 * SECOND, gpus, model)
-    return AppRow(made, arrived, {job.id: JobRow(job) for job in made.phases[0]})
+    app_row = single(app, f"app {app}", 10 * SECOND, gpus, model)
+    return AppRow(app_row, arrived, {job.id: JobRow(job) for job in app_row.phases[0]})
 
 
 def crowded(rng: Random, most: int) -> list[tuple[int, Any]]:
     """More than the machines can take, of few kinds; one is of many jobs, and one is withdrawn."""
-    found: list[tuple[int, Any]] = []
+    arrivals: list[tuple[int, Any]] = []
     for number in range(14):
         at = rng.randrange(2000) * SECOND
         gpus = rng.choice([1, 1, 2, 2, 4])
-        found.append((at, AppArrived(single(number, f"app {number}", rng.randint(100, 3000) * SECOND, gpus))))
+        arrivals.append(
+            (at, AppArrived(single(number, f"app {number}", rng.randint(100, 3000) * SECOND, gpus)))
+        )
     jobs = tuple(Job(number, 900 * SECOND, 1, most) for number in range(4))
-    found += [(500 * SECOND, AppArrived(App(14, "many", (jobs,)))), (2500 * SECOND, AppWithdrawn(3))]
-    return sorted(found, key=lambda timed: timed[0])
+    arrivals += [(500 * SECOND, AppArrived(App(14, "many", (jobs,)))), (2500 * SECOND, AppWithdrawn(3))]
+    return sorted(arrivals, key=lambda timed: timed[0])
 
 
 @pytest.mark.parametrize("name", ["tiresias", "srsf", "drf", "gandiva", "optimus", "slaq", "srtf"])

@@ -215,14 +215,14 @@ def live(policy: str, jobs: list[tuple[int, int, int]]) -> list[int]:
     gpu._driver._engine.validate = True
     there = Barrier(len(jobs))
     begun = Event()
-    made = [Event() for _ in jobs]
+    events = [Event() for _ in jobs]
 
     def work(number: int) -> None:
         iterations, ms, priority = jobs[number]
         if number:
-            assert made[number - 1].wait(PATIENCE)
+            assert events[number - 1].wait(PATIENCE)
         with gpu.job(f"job{number}", Needs(5, 40, ms * MILLISECOND), iterations, priority) as live_job:
-            made[number].set()
+            events[number].set()
             there.wait(PATIENCE)
             if number:
                 assert begun.wait(PATIENCE)

@@ -63,21 +63,21 @@ def test_jobs_are_numbered_in_the_order_of_arrival(file: Path) -> None:
 
 
 def test_a_workload_of_salus_brings_its_numbers(file: Path) -> None:
-    given = "jobs=[{name: one, workload: 'salus:resnet50_50', iterations: 7}]"
-    [(_, job)] = job_arrivals.arrivals(scenario(file, given))
+    jobs = "jobs=[{name: one, workload: 'salus:resnet50_50', iterations: 7}]"
+    [(_, job)] = job_arrivals.arrivals(scenario(file, jobs))
     known = salus.lookup("resnet50_50")
     assert (job.name, job.iterations, job.iteration) == ("one", 7, known.iteration)
     assert (job.persistent, job.ephemeral, job.demand) == (known.persistent, known.ephemeral, known.demand)
 
 
 def test_a_mix_is_drawn_from_the_seed(file: Path) -> None:
-    given = ("jobs={salus: 30, interval: 10s}", "gpu.turn=5s")
-    drawn = scenario(file, *given)
+    overrides = ("jobs={salus: 30, interval: 10s}", "gpu.turn=5s")
+    drawn = scenario(file, *overrides)
     assert drawn.jobs == Mix(30, 10 * SECOND)  # type: ignore[arg-type]
     jobs = job_arrivals.arrivals(drawn)
     assert len(jobs) == 30
-    assert jobs == job_arrivals.arrivals(scenario(file, *given))
-    assert jobs != job_arrivals.arrivals(scenario(file, *given, "seed=2"))
+    assert jobs == job_arrivals.arrivals(scenario(file, *overrides))
+    assert jobs != job_arrivals.arrivals(scenario(file, *overrides, "seed=2"))
     assert all(job.iteration >= 4 * SECOND for _, job in jobs)
 
 

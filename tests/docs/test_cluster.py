@@ -19,7 +19,7 @@ from astrarium.cli.main import main
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario import schema
 from astrarium.cluster.workloads.themis.clusters import MACHINES
-from tests.support.pages import BLOCK, FILE_NAME, words
+from tests.docs.pages import BLOCK, FILE_NAME, words
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "cluster" / "index.md"

@@ -14,8 +14,8 @@ import pytest
 
 from astrarium.cluster.scenario.live import LiveSection
 from astrarium.cluster.scenario.tasks import TaskEntry
+from tests.docs.pages import BLOCK
 from tests.support.cluster.jobs import end_keepers
-from tests.support.pages import BLOCK
 from tests.support.paths import ROOT
 
 pytest_plugins = ("tests.support.cli_fixtures",)

@@ -15,7 +15,7 @@ import pytest
 from astrarium.cli.main import BAD_INPUT
 from astrarium.device.policies import iteration_policies
 from astrarium.device.scenario.schema import Gpu, JobEntry, Mix
-from tests.support.pages import BLOCK, FILE_NAME, plain, shown
+from tests.docs.pages import BLOCK, FILE_NAME, plain, shown
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "device" / "jobs.md"

@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from tests.support.pages import BLOCK
+from tests.docs.pages import BLOCK
 from tests.support.paths import ROOT
 
 torch = pytest.importorskip("torch")

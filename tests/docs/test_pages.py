@@ -17,7 +17,7 @@ from astrarium.serving import contract
 from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.policies import serving_policies
 from astrarium.testing.serving import ServingPolicyConformance
-from tests.support.pages import BLOCK
+from tests.docs.pages import BLOCK
 from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"

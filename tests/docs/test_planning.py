@@ -14,7 +14,7 @@ import pytest
 from astrarium.cli.main import main
 from astrarium.placement.plan_file import PlanEntry, ReplicaEntry
 from astrarium.placement.policies import placement_policies
-from tests.support.pages import BLOCK, FILE_NAME, plain, shown
+from tests.docs.pages import BLOCK, FILE_NAME, plain, shown
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.thorough]

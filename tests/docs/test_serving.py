@@ -27,7 +27,7 @@ from astrarium.server.service import LiveService
 from astrarium.serving.live.workers import LocalWorkers
 from astrarium.serving.scenario import load
 from astrarium.serving.scenario.server_options import ServerOptions
-from tests.support.pages import BLOCK
+from tests.docs.pages import BLOCK
 from tests.support.paths import ROOT
 from tests.support.server.live_server import PATIENCE, Server, serving
 

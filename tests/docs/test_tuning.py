@@ -15,7 +15,7 @@ from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.scenario import schema
 from astrarium.tuning.scenario.read import SECTIONS
 from astrarium.tuning.scenario.tasks import TASKS
-from tests.support.pages import BLOCK, words
+from tests.docs.pages import BLOCK, words
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.thorough]

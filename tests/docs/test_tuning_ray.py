@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import BLOCK
+from tests.docs.pages import BLOCK
 from tests.support.paths import ROOT
 from tests.support.tuning.ray_cluster import QUIET
 

@@ -93,11 +93,11 @@ def test_the_environment_of_a_client() -> None:
 
 def test_what_the_user_has_set_stays() -> None:
     base = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    made = client_environment(base, Path("/h/x/libcuda.so.1"), Client("a", "0", record=Path("r")))
-    assert made["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
-    assert made["ASTRARIUM_GATE_RECORD"] == str(Path("r").absolute())
-    assert "ASTRARIUM_GATE_BOARD" not in made
-    assert made["LD_PRELOAD"] == "/h/x/libcuda.so.1"
+    environment = client_environment(base, Path("/h/x/libcuda.so.1"), Client("a", "0", record=Path("r")))
+    assert environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    assert environment["ASTRARIUM_GATE_RECORD"] == str(Path("r").absolute())
+    assert "ASTRARIUM_GATE_BOARD" not in environment
+    assert environment["LD_PRELOAD"] == "/h/x/libcuda.so.1"
 
 
 @pytest.mark.parametrize(

@@ -97,18 +97,18 @@ def until_answered(server: Server, model: str, value: float) -> None:
 
 
 def test_a_token_beyond_the_embedding_is_refused_before_it_can_hurt(server: Server) -> None:
-    status, said = ask(server, "words", 100)
-    assert (status, "expected values from 0 to 99 (got 100)" in said) == (400, True)
+    status, refusal = ask(server, "words", 100)
+    assert (status, "expected values from 0 to 99 (got 100)" in refusal) == (400, True)
     assert ask(server, "words", 99)[0] == 200
     assert server.metric("astrarium_worker_restarts_total") == 0
 
 
 def test_a_device_side_assert_costs_its_call_and_the_server_goes_on(server: Server) -> None:
     assert ask(server, "picks", 1)[0] == 200
-    status, said = ask(server, "picks", 1e6)
+    status, refusal = ask(server, "picks", 1e6)
     assert status == 500
-    assert "assert" in said, said
-    assert "while it ran this call alone" in said
+    assert "assert" in refusal, refusal
+    assert "while it ran this call alone" in refusal
     until_answered(server, "words", 1)
     assert ask(server, "picks", 1e6)[0] == 422, "the same input is in quarantine"
     until_answered(server, "picks", 1)

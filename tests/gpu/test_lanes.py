@@ -91,8 +91,8 @@ def test_two_jobs_that_share_a_lane_learn_what_each_learns_alone() -> None:
     alone = [[loop.step() for _ in range(30)] for loop in (Loop(1), Loop(2, 1536))]
     gpu = TorchGpu("fair")
     loops = (Loop(1), Loop(2, 1536))
-    found = together(*(lambda n=n: trained(gpu, loops[n], f"job{n}", 30) for n in range(2)))
-    for plain, shared in zip(alone, found, strict=True):
+    losses = together(*(lambda n=n: trained(gpu, loops[n], f"job{n}", 30) for n in range(2)))
+    for plain, shared in zip(alone, losses, strict=True):
         assert shared == pytest.approx(plain, rel=1e-3)
         assert shared[-1] < 0.9 * shared[0]
     assert [row.outcome for row in gpu.rows()] == [Outcome.FINISHED] * 2
@@ -134,11 +134,11 @@ def test_a_leak_is_named_with_where_it_was_made() -> None:
 
     torch.cuda.memory._record_memory_history(stacks="python")
     try:
-        with pytest.warns(MemoryWarning, match=r"job leaky: .* outlive its iterations") as told:
+        with pytest.warns(MemoryWarning, match=r"job leaky: .* outlive its iterations") as warned:
             leak()
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
-    leaks = [str(warning.message) for warning in told if "outlive" in str(warning.message)]
+    leaks = [str(warning.message) for warning in warned if "outlive" in str(warning.message)]
     print("\n" + leaks[0])
     assert len(leaks) == 1
     assert "test_lanes.py:" in leaks[0]
@@ -294,7 +294,7 @@ def test_a_lane_grows_though_somebodys_gradients_lie_in_it() -> None:
 def test_results_read_after_the_turn_are_not_overwritten_by_another_job() -> None:
     """Each reads its output late, in its own time, and lets it go while that is still under way."""
     gpu = TorchGpu("fair")
-    found = dict[int, list[float]]()
+    totals = dict[int, list[float]]()
     width = 4 * MIB
 
     class Fill(nn.Module):
@@ -315,10 +315,10 @@ def test_results_read_after_the_turn_are_not_overwritten_by_another_job() -> Non
                 torch.cuda._sleep(200_000)
                 sums.append(output.mean(dtype=torch.float64))
                 del output
-            found[number] = [total.item() for total in sums]
+            totals[number] = [total.item() for total in sums]
 
     together(lambda: serve(1), lambda: serve(2))
-    assert found == {1: [1.0] * 200, 2: [2.0] * 200}
+    assert totals == {1: [1.0] * 200, 2: [2.0] * 200}
 
 
 def test_errors_between_turns_and_in_them_leave_streams_and_pools_as_they_were() -> None:

@@ -47,10 +47,10 @@ class Net(nn.Module):
         self.last = nn.Linear(16, 10)
 
     def forward(self, image):
-        found = self.first(image)
+        hidden = self.first(image)
         for block in self.blocks:
-            found = found + block(found)
-        return self.last(found.amax((2, 3)))
+            hidden = hidden + block(hidden)
+        return self.last(hidden.amax((2, 3)))
 
 class Peeks(nn.Module):
     # Looks at a number on the host: that cannot be captured.
@@ -60,10 +60,10 @@ class Peeks(nn.Module):
 class Heavy(nn.Module):
     # Takes many milliseconds, of which the host needs none.
     def forward(self, image):
-        found = image.flatten(1).mean(1)[:, None, None] * torch.ones(1, 4096, 4096, device=image.device)
+        product = image.flatten(1).mean(1)[:, None, None] * torch.ones(1, 4096, 4096, device=image.device)
         for _ in range(4):
-            found = torch.tanh(found @ found)
-        return found[:, 0, :4]
+            product = torch.tanh(product @ product)
+        return product[:, 0, :4]
 
 class Noise(nn.Module):
     def forward(self, image):
@@ -140,8 +140,8 @@ def test_batches_beyond_the_largest_graph_run_eagerly(home: Path) -> None:
 
 @pytest.mark.parametrize(("dtype", "close"), [("fp16", 0.05), ("bf16", 0.3)])
 def test_lower_precision_stays_close(home: Path, dtype: str, close: float) -> None:
-    found = answer(load(home, dtype=dtype), images(8)).astype(np.float32)
-    assert found == pytest.approx(answer(load(home), images(8)), abs=close)
+    outputs = answer(load(home, dtype=dtype), images(8)).astype(np.float32)
+    assert outputs == pytest.approx(answer(load(home), images(8)), abs=close)
 
 
 def test_what_cannot_be_captured_runs_eagerly_with_a_warning(home: Path) -> None:
@@ -167,9 +167,9 @@ def test_an_exported_program_moves_to_the_gpu(home: Path) -> None:
     program = torch.export.export(net, (torch.zeros(2, 3, 32, 32),), dynamic_shapes=shapes)
     torch.export.save(program, str(home / "net.pt2"))
     model = load(home, "net.pt2", inputs=())
-    given = images(5)
-    found = answer(model, Batch(5, {model.inputs[0].name: given.inputs["IMAGE"]}))
-    assert found == pytest.approx(answer(load(home, graphs=False), given), abs=1e-3)
+    batch = images(5)
+    outputs = answer(model, Batch(5, {model.inputs[0].name: batch.inputs["IMAGE"]}))
+    assert outputs == pytest.approx(answer(load(home, graphs=False), batch), abs=1e-3)
 
 
 def test_a_graph_is_launched_where_kernels_were(home: Path) -> None:
@@ -191,14 +191,14 @@ def launches_of(model: Any, batch: Batch) -> int:
 def test_native_code_runs_graphs_with_the_numbers_of_eager_runs(home: Path, size: int, dtype: Any) -> None:
     options = {"dtype": dtype} if dtype else {}
     model = load(home, **options)
-    given = images(size)
+    batch = images(size)
     assert model.graphs is not None, "nothing here needs Python"
-    wanted = answer(load(home, graphs=False, **options), given).astype(np.float32)
-    order = RepeatedOrder(model, given)
+    wanted = answer(load(home, graphs=False, **options), batch).astype(np.float32)
+    order = RepeatedOrder(model, batch)
     for times in (1, 2, 7):
         assert len(order.carried_out(times)) == times
         assert natively(model, order, size) == pytest.approx(wanted, abs=0.05 if dtype else 1e-3)
-    assert answer(model, given).astype(np.float32) == pytest.approx(wanted, abs=0.05 if dtype else 1e-3)
+    assert answer(model, batch).astype(np.float32) == pytest.approx(wanted, abs=0.05 if dtype else 1e-3)
 
 
 def natively(model: Any, order: RepeatedOrder, size: int) -> Any:
@@ -215,9 +215,9 @@ def test_declared_types_are_what_graphs_leave(home: Path) -> None:
     model: Any = backends.get("torch")(files, Place(device="cuda:0"))
     model.warm_up([1])
     assert model.graphs is not None
-    found = model.run(images(3)).outputs["LOGITS"]
-    assert found.dtype == np.float32
-    assert found == pytest.approx(answer(load(home), images(3)), abs=0.05)
+    logits = model.run(images(3)).outputs["LOGITS"]
+    assert logits.dtype == np.float32
+    assert logits == pytest.approx(answer(load(home), images(3)), abs=0.05)
 
 
 def test_random_numbers_are_left_to_python(home: Path) -> None:
@@ -237,10 +237,10 @@ def wait_for(instant: int, ready: Any = None) -> bool:
 
 def launched(model: Any, size: int) -> tuple[Any, Any]:
     """Launch images from the model's own staging memory; return them too."""
-    given = images(size).inputs["IMAGE"]
+    batch_images = images(size).inputs["IMAGE"]
     staged = model.staging(size)["IMAGE"]
-    staged[:] = given
-    return given, model.launch(Batch(size, {"IMAGE": staged}), 0)
+    staged[:] = batch_images
+    return batch_images, model.launch(Batch(size, {"IMAGE": staged}), 0)
 
 
 @pytest.mark.parametrize("options", [{}, {"graphs": False}])
@@ -250,16 +250,16 @@ def test_batches_launched_ahead_give_the_numbers_of_eager_runs(home: Path, optio
     model.wait_until = wait_for
     waiting = [launched(model, 3)]
     free = 0
-    found = []
+    pairs = []
     for size in (5, 16, 1, 8, 3):
         waiting.append(launched(model, size))
-        given, batch = waiting.pop(0)
+        inputs, batch = waiting.pop(0)
         ran = batch.wait(free)
         assert free <= ran.began <= ran.ended <= time.monotonic_ns()
         free = ran.ended
-        found.append((given, ran.result.outputs["OUTPUT"].copy()))
-    for given, answered in found:
-        assert answered == pytest.approx(answer(eager, Batch(len(given), {"IMAGE": given})), abs=1e-3)
+        pairs.append((inputs, ran.result.outputs["OUTPUT"].copy()))
+    for inputs, answered in pairs:
+        assert answered == pytest.approx(answer(eager, Batch(len(inputs), {"IMAGE": inputs})), abs=1e-3)
 
 
 def test_the_host_is_free_while_the_gpu_computes(home: Path) -> None:
@@ -294,10 +294,10 @@ def test_models_are_captured_while_another_computes(home: Path) -> None:
 @pytest.mark.parametrize("size", [3, 5, 13])
 def test_the_rest_is_captured_while_batches_run_in_the_first_graphs(home: Path, size: int) -> None:
     model = load(home)
-    given = images(size)
+    batch = images(size)
     assert model.partial
-    wanted = answer(load(home, graphs=False), given).astype(np.float32)
-    order = RepeatedOrder(model, given)
+    wanted = answer(load(home, graphs=False), batch).astype(np.float32)
+    order = RepeatedOrder(model, batch)
     before = set(model._runner._graphs)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*larger graph")

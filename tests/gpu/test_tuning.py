@@ -71,6 +71,6 @@ def test_packed_processes_learn_what_trials_alone_learn(tmp_path: Path, gate: bo
 
 def test_trials_share_a_process_by_lanes(tmp_path: Path) -> None:
     """Their random numbers are not their own there, but nothing after the first weights is drawn."""
-    found = values(tmp_path, policy="dynamic-fluid", packing="lanes", gate=False)
-    assert len(found) == 9
-    assert all(value < 40 for value in found.values())
+    best = values(tmp_path, policy="dynamic-fluid", packing="lanes", gate=False)
+    assert len(best) == 9
+    assert all(value < 40 for value in best.values())

@@ -41,10 +41,10 @@ struct GrpcShared {
   Reasons left;  // connections that we closed, by reason
   std::atomic<std::int64_t> connections = 0;
   std::atomic<std::int64_t> long_calls = 0;  // that Python has, or that wait for it
-  std::atomic<std::size_t> held =
-      0;  // bytes of messages that are not whole, of what waits in Python, and of answers that nobody takes
-  std::atomic<std::size_t> heads =
-      0;  // bytes of open streams and their metadata, and of frames and heads that are not whole
+  // Bytes of messages that are not whole, of what waits in Python, and of answers that nobody takes.
+  std::atomic<std::size_t> held = 0;
+  // Bytes of open streams and their metadata, and of frames and heads that are not whole.
+  std::atomic<std::size_t> heads = 0;
 
   // Python has nothing of a call any more.
   void forget_call(std::size_t metadata) {
@@ -65,7 +65,7 @@ struct GrpcConnection {
   std::size_t partial = 0;               // bytes of a frame and a head that are not whole
   std::size_t waiting = 0;               // bytes of answers that wait for it, as they are counted
   Time frame_since = 0, head_since = 0;  // when that frame and that head began to arrive; 0: there is none
-  Time left = 0;                         // when we said the last that we say; what it still sends is nothing
+  Time left = 0;                         // when our last frame went out; what it still sends is ignored
   bool stalled = false;                  // because too much waits for Python
   bool marked = false;                   // it is looked at when the round ends
   std::uint32_t armed = 0;
@@ -77,8 +77,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
  public:
   GrpcThread(std::shared_ptr<GrpcShared> shared, int number, int listener)
       : EventThread(shared->exchange, number, listener),
-        kept_(std::move(shared)),
-        shared_(*kept_),
+        shared_owner_(std::move(shared)),
+        shared_(*shared_owner_),
         calls_(exchange_, number),
         plain_calls_(shared_.limits.head_bytes, shared_.limits.body_bytes) {}
 
@@ -96,7 +96,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   void drain() {
     accept_all();
     stop_listening();
-    connections_.each([this](GrpcConnection& connection) {
+    connections_.for_each([this](GrpcConnection& connection) {
       if (!connection.http2->greeted() || connection.left) return lose(connection);
       connection.http2->go_away();
       mark(connection);
@@ -137,7 +137,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   }
   // Python has taken what waited for it.
   void read_on() {
-    connections_.each([this](GrpcConnection& connection) {
+    connections_.for_each([this](GrpcConnection& connection) {
       if (!std::exchange(connection.stalled, false)) return;
       connection.http2->paused = false;
       process(connection, unread(connection));
@@ -156,8 +156,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   static constexpr Time kPatient = 50 * kMillisecond;           // who waits so long for an answer may give up on it
   static constexpr std::size_t kMostKept = 64 << 20;            // bytes of answers that a client's windows keep here
   static constexpr std::int64_t kWindow = 1 << 20;              // bytes of a stream: more than most messages have
-  static constexpr std::size_t kMostHeads =
-      256 << 20;  // bytes of streams, metadata and unfinished frames, of all connections
+  // Bytes of streams, metadata and unfinished frames, of all connections.
+  static constexpr std::size_t kMostHeads = 256 << 20;
   static constexpr std::size_t kHeadsOfEach = 4 << 20;  // and of one: 4 KiB for each stream that it may open
   static constexpr std::size_t kReported = 1 << 16;     // bytes of which other threads need not know
   static constexpr std::int64_t kMostLong = 1 << 14;    // calls in Python at once, which cost about 10 KiB each
@@ -190,7 +190,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     report_heads();
   }
   void lose_all() override {
-    connections_.each([this](GrpcConnection& connection) { lose(connection); });
+    connections_.for_each([this](GrpcConnection& connection) { lose(connection); });
   }
   bool has_connections() const override { return !connections_.empty() || memory_.had_much(); }
 
@@ -267,7 +267,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     watch(connection.fd, connection.number, wanted, EPOLL_CTL_MOD);
   }
 
-  // Frees all that it has. The socket stays for a moment: closed with something unread, it would take back what we said
+  // Frees all that it has. The socket stays for a moment: closed with something unread, it would take back what we sent
   // last.
   void leave(GrpcConnection& connection) {
     shared_.left.count(connection.http2->reason());
@@ -330,7 +330,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   void count_heads(std::size_t more, std::size_t less) {
     heads_ += more;
     heads_ -= less;
-    memory_.held(heads_);
+    memory_.note(heads_);
     if (heads_ > reported_ + kReported || heads_ + kReported < reported_) report_heads();
   }
   void report_heads() {
@@ -349,7 +349,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     const std::size_t held =
         shared_.held.fetch_add(bytes - connection.waiting, std::memory_order_relaxed) + bytes - connection.waiting;
     connection.waiting = bytes;
-    memory_.held(held);
+    memory_.note(held);
     if (held > shared_.limits.held_bytes && bytes > kMostUnsent)
       connection.http2->break_off(Http2Error::kCalm, "memory", "too many answers wait to be taken");
   }
@@ -361,7 +361,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     begin(stream);
     if (name == ":method") return stream.is_post = value == "POST", void();
     if (name == "content-type") return stream.is_grpc = is_grpc_type(value), void();
-    Place* place = known(stream, name);
+    Place* place = place_of(stream, name);
     if (place == nullptr) return;
     stream.metadata += name;
     stream.metadata += '\0';
@@ -377,7 +377,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     }
   }
 
-  Place* known(GrpcStream& stream, std::string_view name) const {
+  Place* place_of(GrpcStream& stream, std::string_view name) const {
     switch (name.size()) {
       case 5: return name == ":path" ? &stream.path : nullptr;
       case 9: return name == "x-api-key" && shared_.keys ? &stream.api_key : nullptr;
@@ -421,16 +421,17 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   // Whether it is a call at all; else it was refused.
   bool is_call(GrpcStream& stream) {
     if (stream.head_bytes > shared_.limits.head_bytes) {
-      const std::string most = std::to_string(shared_.limits.head_bytes), told = std::to_string(stream.head_bytes);
+      const std::string limit = std::to_string(shared_.limits.head_bytes), size = std::to_string(stream.head_bytes);
       return refuse_head(stream, "431", kExhausted,
-                         "metadata: expected at most " + most + " bytes with 32 for each field (got " + told + ")"),
+                         "metadata: expected at most " + limit + " bytes with 32 for each field (got " + size + ")"),
              false;
     }
     if (!stream.is_post) return refuse_head(stream, "405", kInternal, ":method: expected POST"), false;
     if (!stream.is_grpc) return refuse_head(stream, "415", kInternal, "content-type: expected application/grpc"), false;
     if (!stream.timeout.size || timeout_of(stream.view(stream.timeout))) return true;
-    const std::string given(stream.view(stream.timeout).substr(0, 32));
-    refuse(stream, kInvalid, "grpc-timeout: expected 1 to 8 digits and one of H, M, S, m, u, n (got '" + given + "')");
+    const std::string timeout(stream.view(stream.timeout).substr(0, 32));
+    refuse(stream, kInvalid,
+           "grpc-timeout: expected 1 to 8 digits and one of H, M, S, m, u, n (got '" + timeout + "')");
     return false;
   }
 
@@ -452,10 +453,10 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     const std::uint32_t id = stream.id;
     GrpcHttp2& http2 = *stream.connection->http2;
     if (stream.mode == GrpcStream::kStream && stream.in.empty()) stream.since = began_;
-    Message found;
-    while (!body.empty() && gather(stream, body, found)) {
+    Message complete;
+    while (!body.empty() && gather(stream, body, complete)) {
       if (!may_have(stream, body)) return;
-      message(stream, found);
+      message(stream, complete);
       if (stream.id != id) return;
       hold_less(stream.in.size());
       stream.in.clear();
@@ -471,21 +472,21 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   }
 
   // Whether a message is whole; it lies in *body*, or with the stream.
-  bool gather(GrpcStream& stream, std::string_view& body, Message& found) {
+  bool gather(GrpcStream& stream, std::string_view& body, Message& complete) {
     constexpr std::size_t kPrefix = protocol::ProtoAnswerWriter::kPrefix;
     if (body.empty()) return false;
     if (stream.has_message) return may_have(stream, body);
     if (!has_known_flag(stream, body)) return false;
     if (stream.in.empty() && body.size() >= kPrefix && body.size() - kPrefix >= read_number(body, 1, 4)) {
       const std::size_t size = read_number(body, 1, 4);
-      found = {body[0] != 0, body.substr(kPrefix, size)};
+      complete = {body[0] != 0, body.substr(kPrefix, size)};
       body.remove_prefix(kPrefix + size);
       return is_small(stream, size);
     }
     if (!fill(stream, body, kPrefix)) return false;
     const std::size_t size = read_number(stream.in.view(), 1, 4);
     if (!is_small(stream, size) || !fill(stream, body, kPrefix + size)) return false;
-    found = {stream.in.view()[0] != 0, stream.in.view().substr(kPrefix)};
+    complete = {stream.in.view()[0] != 0, stream.in.view().substr(kPrefix)};
     return true;
   }
 
@@ -515,7 +516,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     const std::size_t held = shared_.held.load(std::memory_order_relaxed) + more;
     if (more && held > shared_.limits.held_bytes) return false;
     shared_.held.fetch_add(more, std::memory_order_relaxed);
-    memory_.held(held);
+    memory_.note(held);
     return true;
   }
   void hold_less(std::size_t less) {
@@ -529,9 +530,9 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   bool is_small(GrpcStream& stream, std::size_t size) {
     if (size <= shared_.message_bytes) return true;
-    const std::string told = "SERVER: Received message larger than max (" + std::to_string(size) + " vs. " +
-                             std::to_string(shared_.message_bytes) + ")";
-    refuse(stream, kExhausted, told);
+    const std::string details = "SERVER: Received message larger than max (" + std::to_string(size) + " vs. " +
+                                std::to_string(shared_.message_bytes) + ")";
+    refuse(stream, kExhausted, details);
     return false;
   }
 
@@ -574,7 +575,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     pass(stream, {PassedCall::kLeft, stream.connection->number, stream.id});
   }
 
-  bool waited(const GrpcStream& stream) override { return began_ - stream.received >= kPatient; }
+  bool has_waited(const GrpcStream& stream) override { return began_ - stream.received >= kPatient; }
 
   void sent(GrpcStream& stream) override {
     if (std::exchange(stream.tell_sent, false)) pass(stream, {PassedCall::kSent, stream.connection->number, stream.id});
@@ -655,7 +656,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     end(*stream.connection->http2, stream, status, details, {});
   }
 
-  // What was asked is no call: clients of HTTP hear so too.
+  // The request is no call: clients of HTTP are told so, too.
   void refuse_head(GrpcStream& stream, std::string_view http_status, int status, std::string_view details) {
     block_ = refusal_head(http_status);
     append_status(block_, status, details);
@@ -679,7 +680,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   void go_long(GrpcStream& stream, std::string_view why, std::string_view message, bool compressed) {
     const bool streams = stream.mode == GrpcStream::kStream;
-    if (stream.mode == GrpcStream::kInfer) shared_.long_way.counted(why);
+    if (stream.mode == GrpcStream::kInfer) shared_.long_way.count(why);
     if (shared_.long_calls.load(std::memory_order_relaxed) >= kMostLong || !hold(call_cost(stream.metadata.size())))
       return refuse_to_hold(stream);
     shared_.long_calls.fetch_add(1, std::memory_order_relaxed);
@@ -719,13 +720,13 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   // calls that stopped arriving.
   bool sweep_all() override {
     bool lingers = false;
-    connections_.each([this, &lingers](GrpcConnection& connection) {
+    connections_.for_each([this, &lingers](GrpcConnection& connection) {
       GrpcHttp2& http2 = *connection.http2;
       http2.forgive(kForgiven);
       if (connection.left && began_ - connection.left < kLinger) return lingers = true, void();
       if (connection.left) return lose(connection);
       if (const std::string_view why = why_closed(connection); !why.empty()) return lose(connection, why);
-      http2.each([&](GrpcStream& stream) {
+      http2.for_each([&](GrpcStream& stream) {
         const bool arrives = stream.mode == GrpcStream::kStream ? !stream.in.empty() : !stream.has_message;
         if (arrives && began_ - stream.since > shared_.limits.request) too_slow(stream);
       });
@@ -753,7 +754,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
            "request: expected each message whole within " + rounded_duration(shared_.limits.request));
   }
 
-  std::shared_ptr<GrpcShared> kept_;
+  std::shared_ptr<GrpcShared> shared_owner_;
   GrpcShared& shared_;
   CallTickets calls_;
   protocol::PlainCalls plain_calls_;

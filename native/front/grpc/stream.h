@@ -114,36 +114,36 @@ inline bool is_grpc_type(std::string_view type) {
 
 inline const std::string& answer_head() {
   static const std::string head = [] {
-    std::string made = "\x88";  // :status 200
-    append_field(made, "content-type", "application/grpc");
-    append_field(made, "grpc-accept-encoding", "identity, deflate, gzip");
-    return made;
+    std::string block = "\x88";  // :status 200
+    append_field(block, "content-type", "application/grpc");
+    append_field(block, "grpc-accept-encoding", "identity, deflate, gzip");
+    return block;
   }();
   return head;
 }
 
 // Any text in the characters that a header may have.
 inline std::string percent_encoded(std::string_view text) {
-  std::string found;
+  std::string encoded;
   for (const char c : text) {
     if (c >= ' ' && c <= '~' && c != '%') {
-      found += c;
+      encoded += c;
       continue;
     }
     char code[4];
     std::snprintf(code, sizeof code, "%%%02X", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    found += code;
+    encoded += code;
   }
-  return found;
+  return encoded;
 }
 
-// The head of an answer that is no HTTP 200: what was asked is no call.
+// The head of an answer that is no HTTP 200: the request is no call.
 inline std::string refusal_head(std::string_view http_status) {
-  std::string made;
-  append_field(made, ":status", http_status);
-  if (http_status == "405") append_field(made, "allow", "POST");
-  append_field(made, "content-type", "application/grpc");
-  return made;
+  std::string block;
+  append_field(block, ":status", http_status);
+  if (http_status == "405") append_field(block, "allow", "POST");
+  append_field(block, "content-type", "application/grpc");
+  return block;
 }
 
 inline void append_status(std::string& block, int status, std::string_view details) {

@@ -30,12 +30,12 @@ struct Connection : Caller {
   Time since = 0;  // when the first byte of this request came, or something last was sent
 
   // What comes while `ticket` waits for its answer waits too.
-  bool closes = false;      // as soon as it is idle
-  bool closing = false;     // as soon as it has taken what is left for it
-  bool encouraged = false;  // to send the body that it asked about
-  bool deaf = false;        // nothing is read any more
-  bool lingers = false;     // it is not closed before its client has had time to read the last answer
-  bool left = false;        // it has been sent all: what still comes is thrown away
+  bool closes = false;         // as soon as it is idle
+  bool closing = false;        // as soon as it has taken what is left for it
+  bool was_continued = false;  // with "100 Continue", for the body that it asked about
+  bool input_closed = false;   // nothing is read any more
+  bool lingers = false;        // it is not closed before its client has had time to read the last answer
+  bool left = false;           // it has been sent all: what still comes is thrown away
 
   // The long way.
   bool is_long = false;      // requests go there now
@@ -51,12 +51,12 @@ struct Connection : Caller {
   bool arriving() const { return !is_long && ticket == nullptr && (incoming || !in.empty()) && out.empty(); }
 
   // Whether the client has sent its last byte and nothing of a request is left to be answered.
-  bool is_over() const { return closes && deaf && !is_long && ticket == nullptr && out.empty(); }
+  bool is_over() const { return closes && input_closed && !is_long && ticket == nullptr && out.empty(); }
 
   // Whether anything may be read from it now. What comes while a call waits for its answer is read once, so that we
   // hear of clients that leave.
   bool reads() const {
-    if (deaf) return left;
+    if (input_closed) return left;
     if (is_long) return !paused && !stalled;
     if (incoming) return true;
     return out.empty() && (ticket == nullptr || in.empty());

@@ -49,15 +49,15 @@ class Http1Thread : public EventThread {
  public:
   Http1Thread(std::shared_ptr<Http1Shared> shared, int number, int listener)
       : EventThread(shared->exchange, number, listener),
-        kept_(std::move(shared)),
-        shared_(*kept_),
+        shared_owner_(std::move(shared)),
+        shared_(*shared_owner_),
         calls_(exchange_, number),
         plain_calls_(shared_.limits.head_bytes, shared_.limits.body_bytes),
         reader_(plain_calls_, shared_.keys, shared_.limits.head_bytes) {}
 
   ~Http1Thread() override {
     stop();
-    connections_.each([](const Connection& connection) { ::close(connection.fd); });
+    connections_.for_each([](const Connection& connection) { ::close(connection.fd); });
   }
 
   // What follows is posted.
@@ -69,7 +69,7 @@ class Http1Thread : public EventThread {
   void drain() {
     accept_all();
     stop_listening();
-    connections_.each([this](Connection& connection) {
+    connections_.for_each([this](Connection& connection) {
       connection.closes = true;  // Python closes those that go the long way, unless they come back first
       settle(connection);
     });
@@ -101,7 +101,7 @@ class Http1Thread : public EventThread {
     Connection* connection = connections_.find(number);
     if (connection == nullptr) return;
     if (connection->is_long) {
-      connection->closing = connection->deaf = true;
+      connection->closing = connection->input_closed = true;
       connection->since = began_;
     } else connection->closes = true;
     settle(*connection);
@@ -121,7 +121,7 @@ class Http1Thread : public EventThread {
   void take_back(ConnectionNumber number, std::uint64_t received, const std::string& bytes) {
     Connection* connection = connections_.find(number);
     if (connection == nullptr) return;
-    if (connection->is_long && !connection->deaf && connection->passed == received)
+    if (connection->is_long && !connection->input_closed && connection->passed == received)
       connection->is_long = connection->paused = false;
     connection->since = began_;
     connection->out.append(bytes);
@@ -129,7 +129,7 @@ class Http1Thread : public EventThread {
   }
   // Python has taken what waited for it.
   void read_on() {
-    connections_.each([this](Connection& connection) {
+    connections_.for_each([this](Connection& connection) {
       if (std::exchange(connection.stalled, false)) settle(connection);
     });
   }
@@ -137,8 +137,8 @@ class Http1Thread : public EventThread {
  private:
   static constexpr std::size_t kRead = 1 << 18;         // bytes at once, as the event loop's transports do
   static constexpr Time kLinger = 2000 * kMillisecond;  // for a client to read the last answer and to close
-  static constexpr std::size_t kLook =
-      1 << 14;  // bytes of a request that may be large: where its tensors go is not known yet
+  // Bytes of a request that may be large: where its tensors go is not known yet.
+  static constexpr std::size_t kLook = 1 << 14;
 
   // ---- connections
 
@@ -167,12 +167,12 @@ class Http1Thread : public EventThread {
     ::ioctl(connection.fd, FIONREAD, &unread);
     if (unread == 0 && !connection.lingers) return lose(connection, 0);
     if (!std::exchange(connection.left, true)) ::shutdown(connection.fd, SHUT_WR), connection.since = began_;
-    connection.closing = connection.deaf = true;
+    connection.closing = connection.input_closed = true;
     sweep_soon();
     arm(connection);
   }
   void lose_all() override {
-    connections_.each([this](Connection& connection) { lose(connection, 0); });
+    connections_.for_each([this](Connection& connection) { lose(connection, 0); });
   }
   std::string_view no_descriptor() const override { return shared_.no_descriptor; }
   bool has_connections() const override { return !connections_.empty(); }
@@ -238,7 +238,7 @@ class Http1Thread : public EventThread {
 
   // The client sends no more. What it has sent is answered; then the connection is closed.
   void end(Connection& connection) {
-    connection.deaf = connection.closes = true;
+    connection.input_closed = connection.closes = true;
     if (connection.is_long) pass({Passed::kEnd, connection.number});
     settle(connection);
   }
@@ -251,19 +251,19 @@ class Http1Thread : public EventThread {
   // Requests from bytes that were read just now; what is left of them is kept.
   void read_fresh(Connection& connection, std::string_view data) {
     while (!data.empty() && connection.out.empty() && connection.ticket == nullptr) {
-      const Reading found = reader_.read(data, calls_.spare().call);
-      if (found.found == Reading::kOther) return go_long(connection, data, found.why);
-      encourage(connection, found);
-      if (found.found == Reading::kPart) {
-        if (begin_body(connection, data, found)) return;
+      const Reading reading = reader_.read(data, calls_.spare().call);
+      if (reading.state == Reading::kOther) return go_long(connection, data, reading.why);
+      send_continue(connection, reading);
+      if (reading.state == Reading::kPart) {
+        if (begin_body(connection, data, reading)) return;
         if (!may_hold(data.size())) return go_long(connection, data, "held");
-        connection.need = next_look(data, found);
+        connection.need = next_look(data, reading);
         break;
       }
       const std::string_view why = take(connection);
       if (!why.empty()) return go_long(connection, data, why);
-      connection.large = found.size > kLook;
-      data.remove_prefix(found.size);
+      connection.large = reading.size > kLook;
+      data.remove_prefix(reading.size);
       connection.need = 0;
       if (connection.closing) return settle(connection);
     }
@@ -275,18 +275,18 @@ class Http1Thread : public EventThread {
   void read_kept(Connection& connection) {
     while (connection.arriving() && connection.in.size() >= connection.need) {
       const std::string_view data = connection.in.view();
-      const Reading found = reader_.read(data, calls_.spare().call);
-      if (found.found == Reading::kOther) return go_long_kept(connection, found.why);
-      encourage(connection, found);
-      if (found.found == Reading::kPart) {
-        if (begin_body(connection, data, found)) return;
-        connection.need = next_look(data, found);
+      const Reading reading = reader_.read(data, calls_.spare().call);
+      if (reading.state == Reading::kOther) return go_long_kept(connection, reading.why);
+      send_continue(connection, reading);
+      if (reading.state == Reading::kPart) {
+        if (begin_body(connection, data, reading)) return;
+        connection.need = next_look(data, reading);
         break;
       }
       const std::string_view why = take(connection);
       if (!why.empty()) return go_long_kept(connection, why);
-      hold_less(found.size);
-      connection.in.consume(found.size);
+      hold_less(reading.size);
+      connection.in.consume(reading.size);
       connection.need = 0;
       if (connection.closing) return settle(connection);
     }
@@ -298,22 +298,22 @@ class Http1Thread : public EventThread {
   // ---- large requests
 
   // How many bytes must be here before it is of use to look again: the beginning of a large request tells much.
-  std::size_t next_look(std::string_view data, const Reading& found) const {
-    const bool tells = found.before > data.size() && found.size >= found.before + shared_.limits.straight;
-    return tells ? found.before : found.size;
+  std::size_t next_look(std::string_view data, const Reading& reading) const {
+    const bool tells = reading.before > data.size() && reading.size >= reading.before + shared_.limits.straight;
+    return tells ? reading.before : reading.size;
   }
 
   // The rest of a request goes where it belongs, if its beginning says where; false: it is kept as it comes.
-  bool begin_body(Connection& connection, std::string_view data, const Reading& found) {
+  bool begin_body(Connection& connection, std::string_view data, const Reading& reading) {
     connection.large = false;
-    if (found.size < data.size() + shared_.limits.straight || is_full_house()) return false;
+    if (reading.size < data.size() + shared_.limits.straight || has_all_connections()) return false;
     const std::string_view area(exchange_.memory, exchange_.size);
     const std::size_t before = reader_.preview(data, area, calls_.spare().call);
     if (before == 0) return false;
     auto incoming = std::make_unique<Incoming>();
     const CallTickets::Beginning begun = calls_.begin(connection.since, area, *incoming);
     if (begun == CallTickets::Beginning::kWaits) return false;
-    incoming->left = found.size - before;
+    incoming->left = reading.size - before;
     incoming->land(data.substr(before));
     connection.incoming = std::move(incoming);
     forget_kept(connection);
@@ -330,7 +330,7 @@ class Http1Thread : public EventThread {
       if (size < 0 && errno == EINTR) continue;
       if (size < 0 && errno == EAGAIN) break;
       if (size <= 0) return lose(connection, size < 0 ? errno : 0);
-      body.came(static_cast<std::size_t>(size));
+      body.advance(static_cast<std::size_t>(size));
       got += static_cast<std::size_t>(size);
     }
     if (body.left == 0) return end_body(connection);
@@ -351,14 +351,14 @@ class Http1Thread : public EventThread {
   bool finish(Connection& connection, Incoming& body) {
     const protocol::Model& model = *body.ticket->call.model;
     std::string_view why;
-    const auto* known = plain_calls_.find(model.name, why);
-    return calls_.finish(connection, body, known != nullptr && takes_calls_of(**known, model)).taken;
+    const auto* served = plain_calls_.find(model.name, why);
+    return calls_.finish(connection, body, served != nullptr && takes_calls_of(**served, model)).taken;
   }
 
   // Whether calls that were read for one model are right for the other, which has its name.
-  static bool takes_calls_of(const protocol::Model& one, const protocol::Model& other) {
-    return one.index == other.index && one.version == other.version && one.max_batch == other.max_batch &&
-           one.inputs == other.inputs && one.outputs == other.outputs;
+  static bool takes_calls_of(const protocol::Model& model, const protocol::Model& other) {
+    return model.index == other.index && model.version == other.version && model.max_batch == other.max_batch &&
+           model.inputs == other.inputs && model.outputs == other.outputs;
   }
 
   void forget_kept(Connection& connection) {
@@ -368,13 +368,13 @@ class Http1Thread : public EventThread {
   }
 
   // Tells a client that waits for it to send the body.
-  void encourage(Connection& connection, const Reading& found) {
+  void send_continue(Connection& connection, const Reading& reading) {
     constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-    if (found.expects && !connection.encouraged) {
+    if (reading.expects && !connection.was_continued) {
       const ssize_t sent = ::send(connection.fd, kContinue.data(), kContinue.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       connection.out.append(kContinue.substr(static_cast<std::size_t>(std::max<ssize_t>(sent, 0))));
     }
-    connection.encouraged = found.expects && found.found == Reading::kPart;
+    connection.was_continued = reading.expects && reading.state == Reading::kPart;
   }
 
   void arm_after_reading(Connection& connection) {
@@ -403,7 +403,7 @@ class Http1Thread : public EventThread {
 
   // Takes the call that was read, or refuses it; else says why it goes the long way.
   std::string_view take(Connection& connection) {
-    if (is_full_house()) return "busy";
+    if (has_all_connections()) return "busy";
     const CallTickets::Taking taking = calls_.take(connection, connection.since);
     if (taking.taken || !taking.why.empty()) return taking.why;
     tell_refusal(connection);
@@ -416,11 +416,11 @@ class Http1Thread : public EventThread {
     refuse(calls_.refusal());
     connection.since = monotonic_ns();
     if (calls_.spare().call.closes) (connection.incoming ? connection.closes : connection.closing) = true;
-    connection.deaf |= connection.closing;
+    connection.input_closed |= connection.closing;
     send_written(connection);
   }
 
-  bool is_full_house() const {
+  bool has_all_connections() const {
     return shared_.limits.connections &&
            shared_.connections.load(std::memory_order_relaxed) >= shared_.limits.connections;
   }
@@ -460,7 +460,7 @@ class Http1Thread : public EventThread {
 
   void send_answer(Connection& connection, bool closes) {
     send_written(connection);
-    if (closes) connection.closing = connection.deaf = true;
+    if (closes) connection.closing = connection.input_closed = true;
   }
 
   // Sends what the writer has; what the socket does not take is kept.
@@ -478,12 +478,12 @@ class Http1Thread : public EventThread {
   }
 
   void go_long(Connection& connection, std::string_view data, std::string_view why) {
-    shared_.long_way.counted(why);
+    shared_.long_way.count(why);
     connection.is_long = true;
-    connection.encouraged = false;
+    connection.was_continued = false;
     connection.need = 0;
     pass_on(connection, data, why);
-    if (connection.deaf) pass({Passed::kEnd, connection.number});
+    if (connection.input_closed) pass({Passed::kEnd, connection.number});
     arm(connection);
   }
 
@@ -501,7 +501,7 @@ class Http1Thread : public EventThread {
   bool sweep_all() override {
     const Time now = began_;
     bool arriving = false;
-    connections_.each([&](Connection& connection) {
+    connections_.for_each([&](Connection& connection) {
       if (connection.left) {
         arriving = true;
         if (now - connection.since > kLinger) lose(connection, 0);
@@ -526,8 +526,7 @@ class Http1Thread : public EventThread {
   }
 
   void too_slow(Connection& connection) {
-    if (connection.incoming && connection.incoming->is_refused())
-      return lose(connection, 0);  // it has been told something else
+    if (connection.incoming && connection.incoming->is_refused()) return lose(connection, 0);  // it was refused already
     if (connection.incoming) {
       calls_.abandon(*connection.incoming);
       connection.incoming.reset();
@@ -535,11 +534,11 @@ class Http1Thread : public EventThread {
     hold_less(connection.in.size());
     connection.in.clear();
     connection.out.append(shared_.too_slow);
-    connection.closing = connection.deaf = connection.lingers = true;
+    connection.closing = connection.input_closed = connection.lingers = true;
     send_rest(connection);
   }
 
-  std::shared_ptr<Http1Shared> kept_;
+  std::shared_ptr<Http1Shared> shared_owner_;
   Http1Shared& shared_;
   CallTickets calls_;
   protocol::PlainCalls plain_calls_;

@@ -14,8 +14,8 @@
 namespace astrarium::front {
 
 struct Reading {
-  enum Found { kPart, kWhole, kOther };
-  Found found;
+  enum State { kPart, kWhole, kOther };
+  State state;
   std::size_t size = 0;  // of a whole request; of a part: it is of no use to look again before so many bytes are here
   std::string_view why = {};  // another goes the long way
   bool expects = false;       // its client waits for 100 Continue
@@ -30,41 +30,42 @@ class RequestReader {
   // Fills *call* from a whole request; the call refers to the request and to this reader until the next one is read.
   Reading read(std::string_view data, protocol::Call& call) {
     std::string_view why;
-    const auto asked = plain_calls_.asked(data, why);
-    if (!asked) return may_become_plain(data, why) ? part(data.size() + 1) : other(why);
-    if (!keys_.admit(asked->head.authorization, asked->head.api_key))
+    const auto request = plain_calls_.read_head(data, why);
+    if (!request) return may_become_plain(data, why) ? part(data.size() + 1) : other(why);
+    if (!keys_.admit(request->head.authorization, request->head.api_key))
       return other("key");  // who shows no key has no body kept either
     std::string_view body;
-    Reading found = framed(data, asked->head, body);
-    found.expects = asked->head.expects;
-    found.before = asked->head.size + asked->head.json.value_or(0);
-    if (found.found != Reading::kWhole) return found;
-    if (!unpack(asked->head, body)) return other("content-encoding");
+    Reading reading = framed(data, request->head, body);
+    reading.expects = request->head.expects;
+    reading.before = request->head.size + request->head.json.value_or(0);
+    if (reading.state != Reading::kWhole) return reading;
+    if (!unpack(request->head, body)) return other("content-encoding");
     call.clear();
-    why = plain_calls_.fill(call, *asked, body);
-    return why.empty() ? found : other(why);
+    why = plain_calls_.fill(call, *request, body);
+    return why.empty() ? reading : other(why);
   }
 
   // Fills *call* from the beginning of a request whose tensors are on their way, as if they lay in *area*, which nobody
   // reads. Returns how many bytes come before them; 0 where more must be seen to say what the request is.
   std::size_t preview(std::string_view data, std::string_view area, protocol::Call& call) {
     std::string_view why;
-    const auto asked = plain_calls_.asked(data, why);
-    if (!asked || !asked->head.json || !tensors_follow(*asked) || data.size() < asked->head.size + *asked->head.json)
+    const auto request = plain_calls_.read_head(data, why);
+    if (!request || !request->head.json || !tensors_follow(*request) ||
+        data.size() < request->head.size + *request->head.json)
       return 0;
-    const std::size_t json = *asked->head.json, binary = asked->head.body - std::min(json, asked->head.body);
+    const std::size_t json = *request->head.json, binary = request->head.body - std::min(json, request->head.body);
     if (binary == 0 || binary > area.size()) return 0;
     call.clear();
-    why = plain_calls_.fill(call, *asked, data.substr(asked->head.size, json), area.substr(0, binary));
-    return why.empty() ? asked->head.size + json : 0;
+    why = plain_calls_.fill(call, *request, data.substr(request->head.size, json), area.substr(0, binary));
+    return why.empty() ? request->head.size + json : 0;
   }
 
  private:
   // Whether nobody has to look at the bytes of tensors, and they come as they are.
-  static bool tensors_follow(const protocol::Asked& asked) {
+  static bool tensors_follow(const protocol::PlainRequest& request) {
     const auto varies = [](const protocol::Spec& input) { return input.type->kind == protocol::Kind::kBytes; };
-    const auto& inputs = asked.model->inputs;
-    return !asked.head.chunked && !asked.head.expects && asked.head.coded == protocol::Coding::kNone &&
+    const auto& inputs = request.model->inputs;
+    return !request.head.chunked && !request.head.expects && request.head.coded == protocol::Coding::kNone &&
            std::none_of(inputs.begin(), inputs.end(), varies);
   }
 
@@ -85,9 +86,9 @@ class RequestReader {
   }
 
   Reading from_chunks(std::string_view rest, std::size_t head, std::string_view& body) {
-    const auto found = chunks_.find(rest, plain_calls_.largest_body());
-    if (found == protocol::Chunks::kPart) return part(head + chunks_.need);
-    if (found == protocol::Chunks::kOther) return other("transfer-encoding");
+    const auto state = chunks_.find(rest, plain_calls_.largest_body());
+    if (state == protocol::Chunks::kPart) return part(head + chunks_.need);
+    if (state == protocol::Chunks::kOther) return other("transfer-encoding");
     protocol::trim(joined_, kKept);
     chunks_.join(joined_);
     body = joined_;
@@ -104,10 +105,11 @@ class RequestReader {
 
   bool may_become_plain(std::string_view data, std::string_view why) const {
     constexpr std::string_view kStart = "POST /v2/models/";
-    const auto both = std::min(data.size(), kStart.size()), line = data.find('\n');
-    if (line != std::string_view::npos && (line == 0 || data[line - 1] != '\r'))
+    const auto common = std::min(data.size(), kStart.size()), line_end = data.find('\n');
+    if (line_end != std::string_view::npos && (line_end == 0 || data[line_end - 1] != '\r'))
       return false;  // no head has such lines
-    return why == protocol::kInPieces && data.size() < largest_head_ && data.substr(0, both) == kStart.substr(0, both);
+    return why == protocol::kInPieces && data.size() < largest_head_ &&
+           data.substr(0, common) == kStart.substr(0, common);
   }
 
   const protocol::PlainCalls& plain_calls_;

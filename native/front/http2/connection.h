@@ -53,7 +53,7 @@ class Http2Service {
   // Of `out` nothing is left.
   virtual void sent(Stream& stream) = 0;
   // The client has reset it. Whether it waited so long for its answer that this is nobody's fault.
-  virtual bool waited(const Stream& stream) = 0;
+  virtual bool has_waited(const Stream& stream) = 0;
 };
 
 struct Http2Limits {
@@ -86,7 +86,7 @@ class Http2Connection {
       take(head, data.substr(kFrameHead, head.size));
       data.remove_prefix(kFrameHead + head.size);
     }
-    if (std::exchange(has_window_, false) && !broken_) send_waiting();  // once, however many frames said so
+    if (std::exchange(has_window_, false) && !broken_) send_waiting();  // once, however many frames open windows
     return broken_ ? before : before - data.size();
   }
 
@@ -114,7 +114,7 @@ class Http2Connection {
     close(stream, Http2Error::kNone);
   }
 
-  // The client may send as much more on a stream as it has sent; told when that is worth a frame.
+  // The client may send as much more on a stream as it has sent; announced when that is worth a frame.
   void allow_more(Stream& stream) {
     if (stream.client_ended || stream.used < limits_.window / 2) return;
     append_window(out_, stream.id, stream.used);
@@ -128,13 +128,13 @@ class Http2Connection {
   }
 
   Stream* find(std::uint32_t id) {
-    const auto known = streams_.find(id);
-    return known == streams_.end() ? nullptr : known->second.get();
+    const auto entry = streams_.find(id);
+    return entry == streams_.end() ? nullptr : entry->second.get();
   }
 
   // ---- the connection
 
-  // Asks the client to open no more streams; `gone` follows once it has heard.
+  // Asks the client to open no more streams; `gone` follows once it knows.
   void go_away() {
     if (std::exchange(leaving_, true)) return;
     append_go_away(out_, kLastStream, Http2Error::kNone, "");
@@ -175,10 +175,10 @@ class Http2Connection {
   std::size_t moved() const { return moved_; }  // bytes of data that the client's windows have let pass
   std::string& out() { return out_; }           // what is to be sent, for the owner to take
   template <class Work>
-  void each(Work work) {
-    std::vector<Stream*> all;  // some may be no more after this
-    for (auto& [id, stream] : streams_) all.push_back(stream.get());
-    for (Stream* stream : all) work(*stream);
+  void for_each(Work work) {
+    std::vector<Stream*> open_streams;  // some may be no more after this
+    for (auto& [id, stream] : streams_) open_streams.push_back(stream.get());
+    for (Stream* stream : open_streams) work(*stream);
   }
 
   bool paused = false;        // no more frames are taken for now
@@ -204,7 +204,7 @@ class Http2Connection {
   }
 
   void greet() {
-    append_head(out_, 6 * 3, Frame::kSettings, 0, 0);
+    append_head(out_, std::size_t{6} * 3, Frame::kSettings, 0, 0);
     append_setting(out_, Setting::kStreams, static_cast<std::uint32_t>(limits_.streams));
     append_setting(out_, Setting::kWindow, static_cast<std::uint32_t>(limits_.window));
     append_setting(out_, Setting::kHeaders, static_cast<std::uint32_t>(limits_.head_bytes));
@@ -212,10 +212,10 @@ class Http2Connection {
   }
 
   bool take_preface(std::string_view& data) {
-    const auto both = std::min(data.size(), kPreface.size());
-    if (data.substr(0, both) != kPreface.substr(0, both)) return broken_ = true, reason_ = "not_http2", false;
-    if (both < kPreface.size()) return false;
-    data.remove_prefix(both);
+    const auto common = std::min(data.size(), kPreface.size());
+    if (data.substr(0, common) != kPreface.substr(0, common)) return broken_ = true, reason_ = "not_http2", false;
+    if (common < kPreface.size()) return false;
+    data.remove_prefix(common);
     return greeted_ = true;
   }
 
@@ -255,7 +255,7 @@ class Http2Connection {
     charge();
   }
 
-  // False where that broke the connection: the frame has no room for what its flags say.
+  // False where that broke the connection: the frame is too short for what its flags say.
   bool strip_padding(const FrameHead& head, std::string_view& body) {
     if (!(head.flags & kPadded)) return true;
     if (body.empty()) return break_off(Http2Error::kFrameSize, "a padded frame has at least a byte"), false;
@@ -357,13 +357,13 @@ class Http2Connection {
   }
 
   Stream& make(std::uint32_t id) {
-    std::unique_ptr<Stream>& made = streams_[id];
+    std::unique_ptr<Stream>& stream = streams_[id];
     if (spare_.empty()) spare_.push_back(std::make_unique<Stream>());
-    made = std::move(spare_.back());
+    stream = std::move(spare_.back());
     spare_.pop_back();
-    made->id = id;
-    made->window = limits_.window;
-    return *made;
+    stream->id = id;
+    stream->window = limits_.window;
+    return *stream;
   }
 
   // ---- data
@@ -427,8 +427,8 @@ class Http2Connection {
 
   // Sends on the streams that wait, in the order in which they began to, as long as there is a window.
   void send_waiting() {
-    const std::vector<std::uint32_t> all = std::exchange(waiting_, {});
-    for (const std::uint32_t id : all) {
+    const std::vector<std::uint32_t> ids = std::exchange(waiting_, {});
+    for (const std::uint32_t id : ids) {
       Stream* stream = find(id);
       if (stream == nullptr) continue;
       stream->waits = false;
@@ -476,11 +476,11 @@ class Http2Connection {
   void remove(Stream& stream) {
     service_->closed(stream);
     unsent_ -= stream.out.size();
-    auto known = streams_.find(stream.id);
-    std::unique_ptr<Stream> kept = std::move(known->second);
-    streams_.erase(known);
-    kept->clear();
-    spare_.push_back(std::move(kept));
+    auto entry = streams_.find(stream.id);
+    std::unique_ptr<Stream> removed = std::move(entry->second);
+    streams_.erase(entry);
+    removed->clear();
+    spare_.push_back(std::move(removed));
   }
 
   // ---- what is not about one stream's data
@@ -490,7 +490,7 @@ class Http2Connection {
     if (history_.is_idle(head.stream)) return break_off();
     Stream* stream = find(head.stream);
     if (stream == nullptr) return;
-    const bool is_free = service_->waited(*stream);
+    const bool is_free = service_->has_waited(*stream);
     remove(*stream);
     if (!is_free) charge();
   }

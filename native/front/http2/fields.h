@@ -17,10 +17,10 @@ namespace astrarium::front {
 // one.
 inline bool is_field_name(std::string_view name) {
   static constexpr auto kAllowed = [] {
-    std::array<bool, 256> made{};
+    std::array<bool, 256> allowed{};
     for (const char c : std::string_view("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"))
-      made[static_cast<unsigned char>(c)] = true;
-    return made;
+      allowed[static_cast<unsigned char>(c)] = true;
+    return allowed;
   }();
   if (!name.empty() && name.front() == ':') name.remove_prefix(1);
   bool good = !name.empty();
@@ -48,9 +48,9 @@ inline bool is_about_connection(std::string_view name, std::string_view value) {
   }
 }
 
-inline bool is_same_host(std::string_view one, std::string_view other) {
+inline bool is_same_host(std::string_view host, std::string_view other) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; };
-  return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+  return std::equal(host.begin(), host.end(), other.begin(), other.end(),
                     [&](char a, char b) { return lower(a) == lower(b); });
 }
 
@@ -72,7 +72,7 @@ class RequestHead {
     return good_;
   }
 
-  // To be asked when all fields were taken.
+  // To be called when all fields were taken.
   bool well_formed() const {
     constexpr unsigned kNeeded = kMethod | kScheme | kPath;
     return good_ && (seen_ & kNeeded) == kNeeded &&

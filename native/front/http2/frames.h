@@ -39,9 +39,9 @@ inline constexpr std::int64_t kFirstWindow = (1 << 16) - 1, kLargestWindow = 0x7
 inline constexpr std::uint32_t kLastStream = 0x7fffffff;
 
 inline std::uint32_t read_number(std::string_view data, std::size_t at, std::size_t bytes) {
-  std::uint32_t found = 0;
-  for (std::size_t i = 0; i < bytes; ++i) found = found << 8 | static_cast<unsigned char>(data[at + i]);
-  return found;
+  std::uint32_t value = 0;
+  for (std::size_t i = 0; i < bytes; ++i) value = value << 8 | static_cast<unsigned char>(data[at + i]);
+  return value;
 }
 
 inline void append_number(std::string& out, std::uint32_t value, int bytes) {

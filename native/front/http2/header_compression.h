@@ -87,17 +87,17 @@ class Huffman {
   }
 
   static Step step(const Tree& tree, int node, unsigned nibble) {
-    Step found;
+    Step result;
     for (int bit = 3; bit >= 0; --bit) {
       node = tree[static_cast<std::size_t>(node)][nibble >> bit & 1];
       if (node >= 0) continue;
-      found.emits = true;
-      found.symbol = static_cast<std::uint8_t>(~node);
-      found.fails |= ~node == kEnd;
+      result.emits = true;
+      result.symbol = static_cast<std::uint8_t>(~node);
+      result.fails |= ~node == kEnd;
       node = 0;
     }
-    found.next = static_cast<std::uint16_t>(node);
-    return found;
+    result.next = static_cast<std::uint16_t>(node);
+    return result;
   }
 
   std::array<std::array<Step, 16>, kNodes> steps_;
@@ -167,8 +167,8 @@ inline constexpr std::pair<std::string_view, std::string_view> kStaticFields[] =
                                                                                   {"via", ""},
                                                                                   {"www-authenticate", ""}};
 inline constexpr std::size_t kStatic = std::size(kStaticFields);
-inline constexpr std::size_t kFieldOverhead =
-    32;  // bytes that a field counts for besides its text, in a table or a head
+// Bytes that a field counts for besides its text, in a table or a head.
+inline constexpr std::size_t kFieldOverhead = 32;
 
 // Reads the header blocks of one connection, in their order.
 class HpackDecoder {
@@ -220,9 +220,9 @@ class HpackDecoder {
   template <class Take>
   bool indexed(Take& take) {
     std::size_t index = 0;
-    FoundField found;
-    if (!integer(7, index) || !look_up(index, found)) return false;
-    take(found.name, found.value, found.clean_name && found.clean_value);
+    FoundField field;
+    if (!integer(7, index) || !look_up(index, field)) return false;
+    take(field.name, field.value, field.clean_name && field.clean_value);
     return true;
   }
 
@@ -230,13 +230,13 @@ class HpackDecoder {
   bool literal(unsigned char first, Take& take) {
     const bool keeps = first & 0x40;
     std::size_t index = 0;
-    FoundField found;
+    FoundField field;
     if (!integer(keeps ? 6 : 4, index)) return false;
-    if (!(index ? look_up(index, found) : text(found.name, name_)) || !text(found.value, value_)) return false;
-    if (!index) found.clean_name = is_field_name(found.name);
-    found.clean_value = is_field_value(found.value);
-    take(found.name, found.value, found.clean_name && found.clean_value);
-    if (keeps) keep({std::string(found.name), std::string(found.value), found.clean_name, found.clean_value});
+    if (!(index ? look_up(index, field) : text(field.name, name_)) || !text(field.value, value_)) return false;
+    if (!index) field.clean_name = is_field_name(field.name);
+    field.clean_value = is_field_value(field.value);
+    take(field.name, field.value, field.clean_name && field.clean_value);
+    if (keeps) keep({std::string(field.name), std::string(field.value), field.clean_name, field.clean_value});
     return true;
   }
 
@@ -248,11 +248,11 @@ class HpackDecoder {
     return true;
   }
 
-  bool look_up(std::size_t index, FoundField& found) const {
+  bool look_up(std::size_t index, FoundField& result) const {
     if (index == 0 || index > kStatic + table_.size()) return false;
-    if (index <= kStatic) return std::tie(found.name, found.value) = kStaticFields[index - 1], true;
+    if (index <= kStatic) return std::tie(result.name, result.value) = kStaticFields[index - 1], true;
     const Field& field = table_[index - kStatic - 1];
-    found = {field.name, field.value, field.clean_name, field.clean_value};
+    result = {field.name, field.value, field.clean_name, field.clean_value};
     return true;
   }
 
@@ -271,32 +271,32 @@ class HpackDecoder {
     }
   }
 
-  bool integer(int prefix, std::size_t& found) {
+  bool integer(int prefix, std::size_t& value) {
     constexpr int kMostShift = 21;  // four bytes: more than any block has
     const std::size_t ones = (std::size_t{1} << prefix) - 1;
-    found = static_cast<unsigned char>(left_[0]) & ones;
+    value = static_cast<unsigned char>(left_[0]) & ones;
     left_.remove_prefix(1);
-    if (found < ones) return true;
+    if (value < ones) return true;
     for (int shift = 0; shift <= kMostShift && !left_.empty(); shift += 7) {
       const auto byte = static_cast<unsigned char>(left_[0]);
       left_.remove_prefix(1);
-      found += static_cast<std::size_t>(byte & 127) << shift;
+      value += static_cast<std::size_t>(byte & 127) << shift;
       if (byte < 128) return true;
     }
     return false;
   }
 
-  bool text(std::string_view& found, std::string& made) {
+  bool text(std::string_view& value, std::string& buffer) {
     if (left_.empty()) return false;
     const bool coded = left_[0] & 0x80;
     std::size_t size = 0;
     if (!integer(7, size) || size > left_.size()) return false;
-    found = left_.substr(0, size);
+    value = left_.substr(0, size);
     left_.remove_prefix(size);
     if (!coded) return true;
-    made.clear();
-    const bool decoded = Huffman::code().decode(found, made);
-    found = made;
+    buffer.clear();
+    const bool decoded = Huffman::code().decode(value, buffer);
+    value = buffer;
     return decoded;
   }
 

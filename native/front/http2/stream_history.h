@@ -38,10 +38,10 @@ class StreamHistory {
   // Only the latest are remembered: no client of ours skips numbers, and few calls are ended before they have arrived.
   static constexpr std::size_t kGaps = 16, kMostLeft = 4096;
 
-  template <class All, class One>
-  static void keep(All& all, One one, std::size_t most) {
-    all.push_back(one);
-    if (all.size() > most) all.pop_front();
+  template <class Queue, class Item>
+  static void keep(Queue& queue, Item item, std::size_t most) {
+    queue.push_back(item);
+    if (queue.size() > most) queue.pop_front();
   }
 
   std::uint32_t last_ = 0;

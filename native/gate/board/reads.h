@@ -12,7 +12,7 @@
 
 enum { GATE_MOST_SMS = 1024, GATE_LEAST_CHUNK = 4096 };
 static const uint64_t GATE_HOUR = 3600ull * 1000 * 1000 * 1000, GATE_MOST_CHUNK = 1ull << 40;
-static const uint64_t GATE_LEAST_LEASE = 1000 * 1000, GATE_DEFAULT_LEASE = 200 * 1000 * 1000;
+static const uint64_t GATE_LEAST_LEASE = 1000ull * 1000, GATE_DEFAULT_LEASE = 200ull * 1000 * 1000;
 static const uint64_t GATE_DEFAULT_CHUNK = 2 << 20;
 static const uint64_t GATE_MOST_PHASES = 1ull << 40;
 #define GATE_MOST_SEARCH_LIMIT 100.0

@@ -14,19 +14,19 @@
 
 namespace astrarium {
 
-enum class Lines { kGrouped, kApplication, kModel };
+enum class Grouping { kGrouped, kApplication, kModel };
 
 using Group = std::vector<int>;
 
 class Applications {
  public:
-  Applications(const Model& model, Time memory, Lines lines)
-      : times(model, kBins, memory, kRefresh), meters(times.applications()), model_(model), lines_(lines) {
+  Applications(const Model& model, Time memory, Grouping grouping)
+      : times(model, kBins, memory, kRefresh), meters(times.applications()), model_(model), grouping_(grouping) {
     Group everybody(meters.size());
     std::iota(everybody.begin(), everybody.end(), 0);
-    const bool apart = lines == Lines::kApplication || (lines == Lines::kGrouped && !times.known());
-    for (const int one : everybody)
-      if (apart || one == 0) groups.push_back(apart ? Group{one} : everybody);
+    const bool apart = grouping == Grouping::kApplication || (grouping == Grouping::kGrouped && !times.known());
+    for (const int place : everybody)
+      if (apart || place == 0) groups.push_back(apart ? Group{place} : everybody);
   }
 
   LearntTimes times;
@@ -42,11 +42,11 @@ class Applications {
   }
 
   bool regroup(Time now) {
-    if (lines_ != Lines::kGrouped || meters.size() < 2) return false;
+    if (grouping_ != Grouping::kGrouped || meters.size() < 2) return false;
     for (RateMeter& meter : meters) meter.roll(now);
-    std::vector<Group> found = cheapest_cut(ranked());
-    if (demand(found) >= kWorthMoving * demand(groups)) return false;
-    groups = std::move(found);
+    std::vector<Group> cheapest = cheapest_cut(ranked());
+    if (demand(cheapest) >= kWorthMoving * demand(groups)) return false;
+    groups = std::move(cheapest);
     return true;
   }
 
@@ -60,11 +60,11 @@ class Applications {
   };
 
   Group ranked() const {
-    std::vector<std::pair<Time, int>> found;
-    for (int one = 0; one < std::ssize(meters); ++one) found.emplace_back(times.time({one}, 1, kSafe), one);
-    std::sort(found.begin(), found.end());
+    std::vector<std::pair<Time, int>> by_time;
+    for (int place = 0; place < std::ssize(meters); ++place) by_time.emplace_back(times.time({place}, 1, kSafe), place);
+    std::sort(by_time.begin(), by_time.end());
     Group order;
-    for (const auto& [time, one] : found) order.push_back(one);
+    for (const auto& [time, place] : by_time) order.push_back(place);
     return order;
   }
 
@@ -88,22 +88,22 @@ class Applications {
   // Of the cuts that cost the least, the first into the fewest groups.
   static const Cut& fewest(const std::vector<Cut>& choices) {
     double least = choices[0].total;
-    for (const Cut& one : choices) least = std::min(least, one.total);
+    for (const Cut& cut : choices) least = std::min(least, cut.total);
     const Cut* best = nullptr;
-    for (const Cut& one : choices)
-      if (one.total <= (1 + kRounding) * least && (!best || one.groups.size() < best->groups.size())) best = &one;
+    for (const Cut& cut : choices)
+      if (cut.total <= (1 + kRounding) * least && (!best || cut.groups.size() < best->groups.size())) best = &cut;
     return *best;
   }
 
-  double demand(const std::vector<Group>& all) const {
+  double demand(const std::vector<Group>& cut) const {
     ExactSum sum;
-    for (const Group& group : all) sum.add(demand(group));
+    for (const Group& group : cut) sum.add(demand(group));
     return sum.value();
   }
 
   double demand(const Group& group) const {
     ExactSum sum;
-    for (const int one : group) sum.add(meters[static_cast<std::size_t>(one)].rate());
+    for (const int place : group) sum.add(meters[static_cast<std::size_t>(place)].rate());
     const double rate = sum.value();
     const auto waited = static_cast<std::int64_t>(rate * static_cast<double>(model_.slo) / 2);
     const int size = static_cast<int>(std::min<std::int64_t>(model_.max_batch(), std::max<std::int64_t>(1, waited)));
@@ -111,7 +111,7 @@ class Applications {
   }
 
   const Model& model_;
-  Lines lines_;
+  Grouping grouping_;
   bool begun_ = false;
 };
 

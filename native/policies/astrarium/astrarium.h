@@ -29,7 +29,7 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
       crowds_.push_back(crowd_of(model, p));
       const LearntTimes* times = crowds_.back() ? &crowds_.back()->times : nullptr;
       places_.emplace_back();
-      for (std::size_t left = lines_of(model); left > 0; --left) {
+      for (std::size_t left = queues_of(model); left > 0; --left) {
         places_.back().push_back(static_cast<int>(queues_.size()));
         queues_.emplace_back(model, network_, patience, lookahead_, few_gpus, times);
       }
@@ -52,21 +52,22 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
     std::vector<int> applications;
   };
 
-  static std::size_t lines_of(const Model& model) {
+  static std::size_t queues_of(const Model& model) {
     return model.dynamic ? std::max<std::size_t>(1, model.dynamic->history.size()) : 1;
   }
   static std::size_t queues(const Setup& setup) {
     std::size_t count = 0;
-    for (const Model& model : setup.models) count += lines_of(model);
+    for (const Model& model : setup.models) count += queues_of(model);
     return count;
   }
 
   static std::unique_ptr<Applications> crowd_of(const Model& model, const Parameters& p) {
     if (!model.dynamic) return nullptr;
-    return std::make_unique<Applications>(model, p.integers.at("memory"), static_cast<Lines>(p.integers.at("lines")));
+    return std::make_unique<Applications>(model, p.integers.at("memory"),
+                                          static_cast<Grouping>(p.integers.at("lines")));
   }
 
-  int line_of(std::int64_t id) const {
+  int index_of(std::int64_t id) const {
     const int model = arrivals_->model[id];
     if (!learns_) return model;
     const auto& places = places_[static_cast<std::size_t>(model)];
@@ -75,33 +76,33 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
 
   Applications* crowd(int model) { return crowds_[static_cast<std::size_t>(model)].get(); }
 
-  // A line for each group of a model's applications.
+  // A queue for each group of a model's applications.
   void form(int model) {
     Applications& of = *crowd(model);
     const int first = first_[static_cast<std::size_t>(model)], last = first + static_cast<int>(of.meters.size());
     moving_.clear();
-    for (int line = first; line < last; ++line) {
-      queue(line).clear(moving_);
-      queue(line).measure({});
-      changed_.push_back(line);
+    for (int index = first; index < last; ++index) {
+      queue(index).clear(moving_);
+      queue(index).measure({});
+      changed_.push_back(index);
     }
-    int line = first;
+    int index = first;
     for (const Group& group : of.groups) {
       for (const int application : group)
-        places_[static_cast<std::size_t>(model)][static_cast<std::size_t>(application)] = line;
-      queue(line).measure(RateMeter::sum(of.meters, group));
-      queue(line++).plan_with(of.times.table(group, kSafe), group.size());
+        places_[static_cast<std::size_t>(model)][static_cast<std::size_t>(application)] = index;
+      queue(index).measure(RateMeter::sum(of.meters, group));
+      queue(index++).plan_with(of.times.table(group, kSafe), group.size());
     }
-    for (const auto& [id, deadline] : moving_) queue(line_of(id)).insert(id, deadline);
+    for (const auto& [id, deadline] : moving_) queue(index_of(id)).insert(id, deadline);
   }
 
   void learn(Time now, int model) {
     Applications& of = *crowd(model);
     if (of.regroup(now)) return form(model);
-    int line = first_[static_cast<std::size_t>(model)];
+    int index = first_[static_cast<std::size_t>(model)];
     for (const Group& group : of.groups) {
-      queue(line).plan_with(of.times.table(group, kSafe), group.size());
-      changed_.push_back(line++);
+      queue(index).plan_with(of.times.table(group, kSafe), group.size());
+      changed_.push_back(index++);
     }
   }
 
@@ -114,7 +115,8 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
       crowd(model)->arrived(instant.now, instant.arrivals.application[id]);
       touched_.add(model);
     }
-    for (const Event& event : instant.events) std::visit([&](const auto& one) { learn_from(instant.now, one); }, event);
+    for (const Event& event : instant.events)
+      std::visit([&](const auto& event) { learn_from(instant.now, event); }, event);
     for (const int model : touched_.members())  // in any order: a model touches no other
       if (crowd(model)->times.refreshed(instant.now)) learn(instant.now, model);
     touched_.clear();
@@ -153,19 +155,19 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
   static constexpr Time kPlanEvery = 50 * kMillisecond;
   static constexpr int kAhead = 2;
 
-  Time opens(const RequestQueue& line) const { return line.opens(arrivals_->time[line.head()]); }
+  Time opens(const RequestQueue& queue) const { return queue.opens(arrivals_->time[queue.head()]); }
 
   void plan(Time now, const Books& books) {
     if (now < plan_at_) return;
     plan_at_ = now + kPlanEvery;
     demands_.clear();
-    for (RequestQueue& line : queues_) demands_.push_back(line.demand(now));
+    for (RequestQueue& queue : queues_) demands_.push_back(queue.demand(now));
     lost_.roll(now);
     std::int64_t came = 0;
-    for (const RequestQueue& line : queues_) came += line.meter().window().first;
+    for (const RequestQueue& queue : queues_) came += queue.meter().window().first;
     const double lost = came > 0 ? static_cast<double>(lost_.window().first) / static_cast<double>(came) : 0.0;
     const Climate climate = climate_of(demands_, books.present(), lost);
-    for (std::size_t line = 0; line < demands_.size(); ++line) queues_[line].adapt(demands_[line], climate);
+    for (std::size_t index = 0; index < demands_.size(); ++index) queues_[index].adapt(demands_[index], climate);
   }
 
   void gave_up(Time now, int count) {
@@ -180,42 +182,44 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
     if (queue(place).size) queue(place).choose(now, free, *arrivals_);
   }
 
-  void settle_ahead(Time now, int place, int gpu, Books& books) {
-    RequestQueue& line = queue(place);
+  void settle_ahead(Time now, int index, int gpu, Books& books) {
+    RequestQueue& q = queue(index);
     const Time free = free_[gpu];
-    if (line.settled(now, free)) return;
+    if (q.settled(now, free)) return;
     bool looked = false;
     const auto grants = [&](int batch) -> const std::vector<Time>& {
       if (!looked) look(now, gpu);
       looked = true;
-      return next_grants(std::max(now + network_.delay(batch), free) + line.latency(batch));
+      return next_grants(std::max(now + network_.delay(batch), free) + q.latency(batch));
     };
-    give_up(now, line, line.settle(now, free, grants), books);
-    if (line.size == 0) forget(place);
+    give_up(now, q, q.settle(now, free, grants), books);
+    if (q.size == 0) forget(index);
   }
 
   // When the other GPUs are free, as far as the next grants may need them.
   void look(Time now, int gpu) {
-    kept_.assign(1, {gpu, free_[gpu]});
+    free_before_.assign(1, {gpu, free_[gpu]});
     free_.set(gpu, kForever);
     others_.clear();
-    while (std::ssize(others_) < kAhead * turn() && free_.least() < kForever) {
+    while (std::ssize(others_) < std::ptrdiff_t{kAhead} * turn() && free_.least() < kForever) {
       const int next = free_.argmin();
       others_.push_back(std::max(now, free_[next]));
-      kept_.emplace_back(next, free_[next]);
+      free_before_.emplace_back(next, free_[next]);
       free_.set(next, kForever);
     }
-    for (auto kept = kept_.rbegin(); kept != kept_.rend(); ++kept) free_.set(kept->first, kept->second);
+    for (auto entry = free_before_.rbegin(); entry != free_before_.rend(); ++entry)
+      free_.set(entry->first, entry->second);
   }
 
   // The GPU at hand is free again at `end`.
   const std::vector<Time>& next_grants(Time end) {
     const auto place = std::upper_bound(others_.begin(), others_.end(), end) - others_.begin();
     grants_.clear();
-    for (std::ptrdiff_t found = turn() - 1; found < kAhead * turn() && found <= std::ssize(others_); found += turn())
-      grants_.push_back(found < place    ? others_[static_cast<std::size_t>(found)]
-                        : found == place ? end
-                                         : others_[static_cast<std::size_t>(found - 1)]);
+    for (std::ptrdiff_t grant = turn() - 1; grant < std::ptrdiff_t{kAhead} * turn() && grant <= std::ssize(others_);
+         grant += turn())
+      grants_.push_back(grant < place    ? others_[static_cast<std::size_t>(grant)]
+                        : grant == place ? end
+                                         : others_[static_cast<std::size_t>(grant - 1)]);
     return grants_;
   }
 
@@ -223,7 +227,7 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
 
   bool lookahead_, learns_ = false;
   std::vector<std::unique_ptr<Applications>> crowds_;  // by model; none of static ones
-  std::vector<std::vector<int>> places_;               // by model and application: its line
+  std::vector<std::vector<int>> places_;               // by model and application: its queue
   std::vector<int> first_;                             // by model: the first of its queues
   IndexSet touched_;
   std::vector<std::deque<Running>> running_;  // by GPU
@@ -232,7 +236,7 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
   RateMeter lost_;
   std::vector<Demand> demands_;
   std::vector<Time> others_, grants_;
-  std::vector<std::pair<int, Time>> kept_;
+  std::vector<std::pair<int, Time>> free_before_;
 };
 
 inline std::unique_ptr<Policy> make_astrarium(const Setup& setup, const Parameters& p) {

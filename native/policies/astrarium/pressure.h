@@ -23,7 +23,7 @@ struct Demand {
   double size(double price) const {
     return std::min(std::max(1.0, std::sqrt(price * static_cast<double>(fixed) * rate)), static_cast<double>(target));
   }
-  double each(double price) const {
+  double request_time(double price) const {
     return static_cast<double>(time - fixed) / target + static_cast<double>(fixed) / size(price);
   }
   double company() const { return rate + std::max(0.0, dispersion - 1.0) / (2.0 * static_cast<double>(slo)); }
@@ -61,9 +61,9 @@ struct Load {
 inline Load load_of(const std::vector<Demand>& demands, double price) {
   double mean = 0, variance = 0;
   for (const Demand& demand : demands) {
-    const double each = demand.each(price);
-    mean += demand.rate * each;
-    variance += each * each * demand.dispersion * demand.rate / static_cast<double>(demand.slo);
+    const double request = demand.request_time(price);
+    mean += demand.rate * request;
+    variance += request * request * demand.dispersion * demand.rate / static_cast<double>(demand.slo);
   }
   return {mean, std::sqrt(variance)};
 }

@@ -147,10 +147,10 @@ class BatchQueues {
 
   // The earliest deadline of those that wait: no choice is more urgent.
   Time front() const {
-    Time found = kForever;
+    Time earliest = kForever;
     for (const Waiting& waiting : sorted_)
-      if (!waiting.empty()) found = std::min(found, waiting.front().first);
-    return found;
+      if (!waiting.empty()) earliest = std::min(earliest, waiting.front().first);
+    return earliest;
   }
 
   // Take out who is too late for every batch size; `gone(id)` hears of each.
@@ -171,9 +171,9 @@ class BatchQueues {
     for (std::size_t place = 0; place < sizes_.size(); ++place) {
       const auto [held, earliest] = count_held(now, queues_[place]);
       if (held < static_cast<std::size_t>(sizes_[place])) continue;
-      const SizeChoice found{earliest, -sizes_[place], place};
-      if (!first || order(found) < order(*first)) first = found;
-      if (!last || std::pair(earliest, sizes_[place]) > std::pair(last->deadline, -last->minus_size)) last = found;
+      const SizeChoice choice{earliest, -sizes_[place], place};
+      if (!first || order(choice) < order(*first)) first = choice;
+      if (!last || std::pair(earliest, sizes_[place]) > std::pair(last->deadline, -last->minus_size)) last = choice;
     }
     if (!first || !latest_) return first;
     return SizeChoice{first->deadline, last->minus_size, last->place};

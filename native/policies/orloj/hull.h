@@ -233,10 +233,10 @@ class HullQueue {
     return after <= (middle - left.end.alpha) * (meeting - left.crossing);
   }
 
-  Index join(Index one, Index other) {
-    if (split(other) < split(one)) std::swap(one, other);
-    const Index node = make(Key(split(one)));
-    at(node).left = one;
+  Index join(Index index, Index other) {
+    if (split(other) < split(index)) std::swap(index, other);
+    const Index node = make(Key(split(index)));
+    at(node).left = index;
     at(node).right = other;
     refresh(node);
     return node;

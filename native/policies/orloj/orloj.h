@@ -119,17 +119,17 @@ class Orloj : public Policy {
   std::pair<int, SizeChoice> most_urgent(Time now) {
     std::optional<SizeChoice> best;
     int of_model = -1;
-    asked_.clear();
+    set_aside_.clear();
     while (fronts_.least() < kForever && (!best || fronts_.least() <= best->deadline)) {
       const int model = fronts_.argmin();
-      asked_.emplace_back(model, fronts_[model]);
+      set_aside_.emplace_back(model, fronts_[model]);
       fronts_.set(model, kForever);
       const auto choice = queues(model).choose(now);
       if (!choice || (best && std::pair(urgency(*choice), model) >= std::pair(urgency(*best), of_model))) continue;
       best = choice;
       of_model = model;
     }
-    for (const auto& [model, front] : asked_) fronts_.set(model, front);
+    for (const auto& [model, front] : set_aside_) fronts_.set(model, front);
     if (!best) throw std::logic_error("requests wait, but no batch can be formed");
     return {of_model, *best};
   }
@@ -155,7 +155,7 @@ class Orloj : public Policy {
   std::vector<BatchQueues> queues_;
   IndexSet touched_;
   MinTree drops_, fronts_, idle_;  // the first two by model; idle_: by GPU, 0 where it is
-  std::vector<std::pair<int, Time>> asked_;
+  std::vector<std::pair<int, Time>> set_aside_;
   std::vector<std::int64_t> batch_;
 };
 

@@ -51,7 +51,7 @@ struct Node {
   double occupancy_with(const Load& load) const {
     const double cycle = std::min(duty, load.duty);
     ExactSum sum;
-    for (const Load& one : loads) sum.add(one.occupancy(cycle));
+    for (const Load& other : loads) sum.add(other.occupancy(cycle));
     sum.add(load.occupancy(cycle));
     return sum.value();
   }

@@ -14,24 +14,24 @@ namespace astrarium::protocol {
 // How many elements there are, and where the last one ends: past the data where a length says too much. Counts no
 // further than one more than *most*, so that a request takes no longer than the shape that it announces.
 inline std::pair<std::size_t, std::size_t> bytes_elements(std::string_view data, std::size_t most) {
-  std::size_t found = 0, at = 0;
-  while (data.size() - at >= sizeof(std::uint32_t) && found <= most) {
+  std::size_t count = 0, at = 0;
+  while (data.size() - at >= sizeof(std::uint32_t) && count <= most) {
     std::uint32_t length;  // little-endian, as the machines that this runs on
     std::memcpy(&length, data.data() + at, sizeof length);
     at += sizeof length + length;
-    ++found;
+    ++count;
     if (at > data.size()) break;
   }
-  return {found, at};
+  return {count, at};
 }
 
 // Appends a text of JSON as an element.
-inline bool append_text(JsonScan& scan, std::string& made) {
-  const std::size_t begin = made.size();
-  made.append(sizeof(std::uint32_t), '\0');
-  if (!scan.any_text(made)) return false;
-  const auto length = static_cast<std::uint32_t>(made.size() - begin - sizeof(std::uint32_t));
-  std::memcpy(made.data() + begin, &length, sizeof length);
+inline bool append_text(JsonScan& scan, std::string& out) {
+  const std::size_t begin = out.size();
+  out.append(sizeof(std::uint32_t), '\0');
+  if (!scan.any_text(out)) return false;
+  const auto length = static_cast<std::uint32_t>(out.size() - begin - sizeof(std::uint32_t));
+  std::memcpy(out.data() + begin, &length, sizeof length);
   return true;
 }
 

@@ -35,7 +35,7 @@ class JsonScan {
   bool at_end() { return peek() == '\0' && at_ == end_; }
 
   // Printable ASCII without escapes.
-  bool text(std::string_view& found) {
+  bool text(std::string_view& value) {
     if (!take('"')) return false;
     const char* first = at_;
     while (at_ < end_ && *at_ != '"') {
@@ -43,14 +43,14 @@ class JsonScan {
       ++at_;
     }
     if (at_ == end_) return false;
-    found = std::string_view(first, static_cast<std::size_t>(at_++ - first));
+    value = std::string_view(first, static_cast<std::size_t>(at_++ - first));
     return true;
   }
 
-  // In any alphabet, with escapes; appended to *made*.
-  bool any_text(std::string& made) {
+  // In any alphabet, with escapes; appended to *out*.
+  bool any_text(std::string& out) {
     if (!take('"')) return false;
-    JsonText text({at_, left()}, made);
+    JsonText text({at_, left()}, out);
     if (!text.read()) return false;
     at_ += text.at();
     return true;
@@ -81,20 +81,20 @@ class JsonScan {
     return false;
   }
 
-  bool key(std::string_view& found) { return text(found) && take(':'); }
+  bool key(std::string_view& name) { return text(name) && take(':'); }
 
-  bool boolean(bool& found) {
+  bool boolean(bool& value) {
     const char first = peek();
     if (first != 't' && first != 'f') return false;
-    found = first == 't';
-    return word(found ? "true" : "false");
+    value = first == 't';
+    return word(value ? "true" : "false");
   }
 
   template <class Whole>
-  bool whole(Whole& found) {
+  bool whole(Whole& value) {
     const char* first = start_of_number();
     if (first == nullptr) return false;
-    const auto [next, error] = std::from_chars(first, end_, found);
+    const auto [next, error] = std::from_chars(first, end_, value);
     if (error != std::errc() || (next < end_ && (*next == '.' || *next == 'e' || *next == 'E'))) return false;
     at_ = next;
     return true;
@@ -102,14 +102,14 @@ class JsonScan {
 
   // A finite number; beyond the range of the type is refused.
   template <class Real>
-  bool real(Real& found) {
+  bool real(Real& result) {
     const char* first = start_of_number();
     if (first == nullptr || !fraction_is_whole(first)) return false;
     double value = 0;
     const auto [next, error] = std::from_chars(first, end_, value);
-    found = static_cast<Real>(value);
+    result = static_cast<Real>(value);
     at_ = next;
-    return error == std::errc() && std::isfinite(found);
+    return error == std::errc() && std::isfinite(result);
   }
 
   // `{"key": ...}`: *member* reads each value; false from it refuses the whole.

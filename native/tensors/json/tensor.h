@@ -26,7 +26,7 @@ class JsonTensor {
     for (const std::int64_t size : shape) elements_ *= static_cast<std::size_t>(size);
   }
 
-  // Numbers go to *out*, which has room for all of them; texts to `made`.
+  // Numbers go to *out*, which is large enough for all of them; texts to `made`.
   bool parse(char* out) {
     out_ = out;
     const bool nested = shape_.size() > 1 && scan_.nested_list();
@@ -110,9 +110,9 @@ class JsonTensor {
         (number[first] == '0' && number[first + 1] >= '0' && number[first + 1] <= '9'))
       return false;
     char* end = nullptr;
-    const double found = std::strtod(number.c_str(), &end);
-    if (*end != '\0' || std::fabs(found) > std::numeric_limits<double>::min()) return false;
-    value = static_cast<T>(found);
+    const double parsed = std::strtod(number.c_str(), &end);
+    if (*end != '\0' || std::fabs(parsed) > std::numeric_limits<double>::min()) return false;
+    value = static_cast<T>(parsed);
     scan_ = JsonScan(rest.substr(size));
     return true;
   }
@@ -147,7 +147,7 @@ class JsonTensorWriter {
  private:
   bool numbers(Kind kind) {
     switch (kind) {
-      case Kind::kBool: return each<std::uint8_t>([this](auto value) { json += value ? "true" : "false"; });
+      case Kind::kBool: return for_each<std::uint8_t>([this](auto value) { json += value ? "true" : "false"; });
       case Kind::kU8: return whole<std::uint8_t>();
       case Kind::kU16: return whole<std::uint16_t>();
       case Kind::kU32: return whole<std::uint32_t>();
@@ -156,14 +156,14 @@ class JsonTensorWriter {
       case Kind::kI16: return whole<std::int16_t>();
       case Kind::kI32: return whole<std::int32_t>();
       case Kind::kI64: return whole<std::int64_t>();
-      case Kind::kF32: return each<float>([this](float value) { real(value); });
-      case Kind::kF64: return each<double>([this](double value) { real(value); });
+      case Kind::kF32: return for_each<float>([this](float value) { real(value); });
+      case Kind::kF64: return for_each<double>([this](double value) { real(value); });
       default: return false;
     }
   }
 
   template <class T, class Write>
-  bool each(Write write) {
+  bool for_each(Write write) {
     for (std::size_t at = 0; at + sizeof(T) <= data_.size(); at += sizeof(T)) {
       T value;
       std::memcpy(&value, data_.data() + at, sizeof value);
@@ -175,7 +175,7 @@ class JsonTensorWriter {
 
   template <class T>
   bool whole() {
-    return each<T>([this](T value) {
+    return for_each<T>([this](T value) {
       char digits[24];
       json.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
     });

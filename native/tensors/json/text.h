@@ -38,18 +38,18 @@ inline std::size_t characters(std::string_view text) {
   return count;
 }
 
-// Reads a text up to the quote that ends it, and appends it to `made`.
+// Reads a text up to the quote that ends it, and appends it to `out`.
 class JsonText {
  public:
-  JsonText(std::string_view json, std::string& made) : json_(json), made_(made) {}
+  JsonText(std::string_view json, std::string& out) : json_(json), out_(out) {}
 
   bool read() {
-    const std::size_t begin = made_.size();
+    const std::size_t begin = out_.size();
     while (at_ < json_.size() && json_[at_] != '"')
       if (!stretch() && !character()) return false;
     if (at_ >= json_.size()) return false;
     ++at_;
-    return is_utf8(std::string_view(made_).substr(begin));
+    return is_utf8(std::string_view(out_).substr(begin));
   }
 
   std::size_t at() const { return at_; }  // behind that quote
@@ -62,7 +62,7 @@ class JsonText {
            static_cast<unsigned char>(json_[end]) >= ' ')
       ++end;
     if (end == at_) return false;
-    made_.append(json_.substr(at_, end - at_));
+    out_.append(json_.substr(at_, end - at_));
     at_ = end;
     return true;
   }
@@ -72,8 +72,8 @@ class JsonText {
     constexpr std::string_view kEscapes = "\"\\/bfnrt", kMeant = "\"\\/\b\f\n\r\t";
     const char escape = json_[at_++];
     if (escape == 'u') return unicode();
-    const auto known = kEscapes.find(escape);
-    return known != std::string_view::npos && (made_ += kMeant[known], true);
+    const auto place = kEscapes.find(escape);
+    return place != std::string_view::npos && (out_ += kMeant[place], true);
   }
 
   bool unicode() {
@@ -95,7 +95,7 @@ class JsonText {
   }
 
   void utf8(std::uint32_t code) {
-    const auto put = [this](std::uint32_t byte) { made_ += static_cast<char>(byte); };
+    const auto put = [this](std::uint32_t byte) { out_ += static_cast<char>(byte); };
     if (code < 0x80) return put(code);
     if (code < 0x800) return put(0xc0 | code >> 6), put(0x80 | (code & 63));
     if (code < 0x10000) return put(0xe0 | code >> 12), put(0x80 | (code >> 6 & 63)), put(0x80 | (code & 63));
@@ -107,7 +107,7 @@ class JsonText {
 
   std::string_view json_;
   std::size_t at_ = 0;
-  std::string& made_;
+  std::string& out_;
 };
 
 // Any text in UTF-8, without the quotes around it.

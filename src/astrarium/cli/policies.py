@@ -22,15 +22,15 @@ Name = Annotated[
 ]
 
 
-class Shelf(NamedTuple):
-    """Policies of one kind: what the list calls them, where they are used, and which is the default."""
+class Choices(NamedTuple):
+    """What can be chosen of one kind: its title in the list, where it is looked up, and the default."""
 
     title: str
-    found: Any  # a registry, or a mapping from names to sentences
+    registry: Any  # a registry, or a mapping from names to sentences
     default: str = ""
 
 
-def _shelves() -> dict[str, Shelf]:
+def _all_choices() -> dict[str, Choices]:
     """Return all that can be chosen by name, under the word that stands before the slash."""
     from astrarium.cli.gate.policy import KERNEL_POLICIES
     from astrarium.levels import SECTIONS, level
@@ -39,15 +39,15 @@ def _shelves() -> dict[str, Shelf]:
     from astrarium.tuning.policies import DEFAULT_SEARCH, searches
 
     levels = {name: level(name) for name in SECTIONS}
-    shelves = {
-        name: Shelf(f"{name} policy ({one_level.subject})", one_level.policies, one_level.default)
+    by_kind = {
+        name: Choices(f"{name} policy ({one_level.subject})", one_level.policies, one_level.default)
         for name, one_level in levels.items()
     }
     return {
-        **shelves,
-        "placement": Shelf("placement policy (astrarium plan)", placement_policies, DEFAULT_PLACEMENT),
-        "search": Shelf("search (of a tuning file)", searches, DEFAULT_SEARCH),
-        "gate": Shelf("kernel policy (astrarium gate)", KERNEL_POLICIES),
+        **by_kind,
+        "placement": Choices("placement policy (astrarium plan)", placement_policies, DEFAULT_PLACEMENT),
+        "search": Choices("search (of a tuning file)", searches, DEFAULT_SEARCH),
+        "gate": Choices("kernel policy (astrarium gate)", KERNEL_POLICIES),
     }
 
 
@@ -55,41 +55,41 @@ def policies(name: Name = None, json: Json = False) -> None:
     """List what can be chosen by name, at every level, or describe one."""
     from astrarium.cli.gate.policy import describe
 
-    shelves = _shelves()
+    by_kind = _all_choices()
     if name is None:
-        found = {kind: _described(shelf) for kind, shelf in shelves.items()}
-        tables = [_list(shelf, found[kind]) for kind, shelf in shelves.items()]
-        emit(json, {"policies": found}, [each for table in tables for each in (table, "")][:-1], None)
+        described = {kind: _described(choices) for kind, choices in by_kind.items()}
+        tables = [_list(choices, described[kind]) for kind, choices in by_kind.items()]
+        emit(json, {"policies": described}, [part for table in tables for part in (table, "")][:-1], None)
         return
-    kind, own = _place_of(name, shelves)
+    kind, own = _place_of(name, by_kind)
     if kind == "gate":
         describe(own, json)
         return
-    described = {"name": own, "of": kind, **_describe(shelves[kind].found.get(own))}
-    emit(json, described, _page(described), None)
+    policy = {"name": own, "of": kind, **_describe(by_kind[kind].registry.get(own))}
+    emit(json, policy, _page(policy), None)
 
 
-def _described(shelf: Shelf) -> dict[str, Any]:
-    if isinstance(shelf.found, dict):
-        return {name: {"summary": summary, "parameters": {}} for name, summary in shelf.found.items()}
-    return {name: _describe(kind) for name, kind in shelf.found}
+def _described(choices: Choices) -> dict[str, Any]:
+    if isinstance(choices.registry, dict):
+        return {name: {"summary": summary, "parameters": {}} for name, summary in choices.registry.items()}
+    return {name: _describe(kind) for name, kind in choices.registry}
 
 
-def _names(shelf: Shelf) -> list[str]:
-    return list(shelf.found) if isinstance(shelf.found, dict) else shelf.found.names()
+def _names(choices: Choices) -> list[str]:
+    return list(choices.registry) if isinstance(choices.registry, dict) else choices.registry.names()
 
 
-def _place_of(name: str, shelves: dict[str, Shelf]) -> tuple[str, str]:
+def _place_of(name: str, by_kind: dict[str, Choices]) -> tuple[str, str]:
     """Return the kind of a policy and its own name; a bare name means the first kind that has it."""
     kind, slash, own = name.partition("/")
-    if slash and kind in shelves:
-        if own not in _names(shelves[kind]):
-            raise InputError("name", name, f"a {shelves[kind].title}: {one_of(_names(shelves[kind]), own)}")
+    if slash and kind in by_kind:
+        if own not in _names(by_kind[kind]):
+            raise InputError("name", name, f"a {by_kind[kind].title}: {one_of(_names(by_kind[kind]), own)}")
         return kind, own
-    for kind, shelf in shelves.items():
-        if name in _names(shelf):
+    for kind, choices in by_kind.items():
+        if name in _names(choices):
             return kind, name
-    names = list(dict.fromkeys(known for shelf in shelves.values() for known in _names(shelf)))
+    names = list(dict.fromkeys(known for choices in by_kind.values() for known in _names(choices)))
     raise InputError("name", name, f"a policy of any level, or a search: {one_of(names, name)}")
 
 
@@ -155,22 +155,22 @@ def _description(type_: Any) -> str:
 
 
 def _shown(default: Any) -> str:
-    """As a scenario file would have it; nothing at all is none."""
+    """Write a default as a scenario file would have it; nothing at all is none."""
     if isinstance(default, bool):
         return str(default).lower()
     return "none" if default is None or default in ((), []) else str(default)
 
 
-def _list(shelf: Shelf, policies: dict[str, Any]) -> Any:
+def _list(choices: Choices, described: dict[str, Any]) -> Any:
     rows = [
         (
-            f"{name} (default)" if name == shelf.default else name,
-            described["summary"],
-            ", ".join(described["parameters"]),
+            f"{name} (default)" if name == choices.default else name,
+            policy["summary"],
+            ", ".join(policy["parameters"]),
         )
-        for name, described in policies.items()
+        for name, policy in described.items()
     ]
-    return table(shelf.title, "what it does", "parameters", rows=rows)
+    return table(choices.title, "what it does", "parameters", rows=rows)
 
 
 def _page(described: dict[str, Any]) -> list[Any]:

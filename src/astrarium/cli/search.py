@@ -154,7 +154,7 @@ def _target(wanted: Wanted) -> output.Target:
 
 
 def _cleared(folder: Path, overwrite: bool) -> None:
-    """Of what a live run kept; one that was cut off may have left nothing else."""
+    """Remove what a live run kept; one that was cut off may have left nothing else."""
     if not overwrite:
         expected = (
             "an empty or new folder: a live run is here, which --resume goes on with (or add --overwrite)"
@@ -224,13 +224,16 @@ def run_live(
 
 
 def gpus(scenario: TuningScenario) -> int | None:
-    """None: all that are there. What a simulation takes unless told is a guess about other machines."""
+    """Return how many GPUs the file asks for; None: all that are there.
+
+    What a simulation takes by default is a guess about other machines.
+    """
     chosen = scenario.raw.get("gpus") is not None or scenario.emulated is not None
     return scenario.gpus if chosen else None
 
 
 def settings(scenario: TuningScenario) -> dict[str, Any]:
-    """Of the crew: those that the file has."""
+    """Return the settings of trial processes that the file has."""
     live = scenario.live
     times = {"checkpoint_seconds": live.checkpoints, "patience": live.patience}
     others = {name: getattr(live, name) for name in ("packing", "gate", "threads", "address")}

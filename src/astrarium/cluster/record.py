@@ -30,7 +30,8 @@ class Held(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """A run of a job. *score*: 1 over how much slower it was than with all of its GPUs close together."""
+    """A job ran on these GPUs between two instants. *score*: 1 over how much slower it was than with all of
+    its GPUs close together."""
 
     app: int
     phase: int
@@ -54,7 +55,8 @@ class Decision(NamedTuple):
 
 
 class FillLevel(NamedTuple):
-    """From an instant on. *busy*: GPUs on which something runs; *waiting*: apps that hold nothing."""
+    """How full the cluster is from an instant until the next. *busy*: GPUs on which something runs;
+    *waiting*: apps that hold nothing."""
 
     at: Time
     gpus: int
@@ -152,7 +154,7 @@ class Watch:
             del latest[gpus]
 
     def _lost(self, now: Time, gone: Container[int], why: str) -> None:
-        """Nobody decides that; but those who had GPUs there want to know."""
+        """Note the loss as a decision: nobody takes it, but those who had GPUs there want to know."""
         for app, known in self._open.items():
             gpus = tuple(sorted(gpu for gpu in known.gpus if gpu in gone))
             if gpus:

@@ -30,7 +30,7 @@ class Outcome(IntEnum):
 
 @dataclass(eq=False)
 class JobRow:
-    """A job in the books: *done* of its work is known to be done, and it runs on *gpus*, as of *since*."""
+    """A row of the state: *done* of its work is known to be done, and it runs on *gpus*, as of *since*."""
 
     job: Job
     done: Time = 0
@@ -59,7 +59,8 @@ NOBODY = Contention(0.0, 0.0)
 
 @dataclass(eq=False)
 class AppRow:
-    """An app in the books. Instants are -1 until they come; *service* is the GPU time leased to it."""
+    """A row of the state, kept after the app has ended. Instants are -1 until they come; *service* is the GPU
+    time leased to it."""
 
     app: App
     arrived: Time

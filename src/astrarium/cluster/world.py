@@ -41,9 +41,10 @@ class _Truth:
 
 
 class ClusterWorld(World[contract.Action, contract.Event, ClusterState]):
-    """The world of one run; *slowdowns* is the truth, and checkpoints are *checkpoints* apart. A run that has
-    no more than *short* to go needs no startup: so it is in the simulator of Shockwave. Where jobs do not
-    save when they are stopped (*saves*), they go back to their last checkpoint."""
+    """It plays what really happens in a simulation; *slowdowns* is the truth, and checkpoints are
+    *checkpoints* apart. A run that has no more than *short* to go needs no startup: so it is in the simulator
+    of Shockwave. Where jobs do not save when they are stopped (*saves*), they go back to their last
+    checkpoint."""
 
     def __init__(
         self,

@@ -97,19 +97,19 @@ def test_keys_are_read_from_a_private_file(tmp_path: Path) -> None:
         read_keys("live.keys", str(path))
     path.chmod(0o600)
     assert read_keys("live.keys", str(path)) == {"bob": b"b" * 32, "carol": b"1" * 40}
-    for text, told in (
+    for text, expected in (
         (f"agent: {'b' * 32}", "none of them agent"),
         ("bob", "name: key"),
         (f'"63001": {"b" * 32}', "without quotes"),
         ("bob: x", "32 char"),
     ):
         path.write_text(text)
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=expected):
             read_keys("live.keys", str(path))
 
 
 @pytest.mark.parametrize(
-    ("live", "told"),
+    ("live", "expected"),
     [
         ({"keys": "keys", "listen": "a:1"}, "live.access"),
         ({"keys": "keys", "access": {}}, "live.listen"),
@@ -122,9 +122,9 @@ def test_keys_are_read_from_a_private_file(tmp_path: Path) -> None:
         ({"access": {"status": "none"}}, "live.access.status"),
     ],
 )
-def test_a_section_that_is_wrong_is_refused(live: dict[str, Any], told: str) -> None:
+def test_a_section_that_is_wrong_is_refused(live: dict[str, Any], expected: str) -> None:
     raw = {"machines": [{"gpus": 1}], "apps": [{"name": "a", "length": "1s"}], "live": live}
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=expected):
         parse(raw)
 
 
@@ -134,8 +134,8 @@ def test_users_of_a_team_that_the_file_does_not_list_are_refused() -> None:
     assert parse({**raw, "live": live}).live.access is not None  # any team, where none is listed
     with pytest.raises(InputError) as wrong:
         parse({**raw, "teams": {"vision": {}, "speech": {}}, "live": live})
-    told = "live.access.teams: expected a team of the file: one of vision, speech; did you mean 'vision'?"
-    assert str(wrong.value).startswith(told)
+    expected = "live.access.teams: expected a team of the file: one of vision, speech; did you mean 'vision'?"
+    assert str(wrong.value).startswith(expected)
     assert "visoin" in str(wrong.value)
 
 

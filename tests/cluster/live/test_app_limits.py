@@ -16,7 +16,7 @@ APP = {"name": "a", "length": "1s", "command": "true"}
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "expected"),
     [
         ({"name": "x" * (1 << 20)}, r"^app: expected an app of at most 131072 bytes"),
         ({"name": "x" * 201}, r"^app\.name: expected text of at most 200 bytes"),
@@ -41,8 +41,8 @@ APP = {"name": "a", "length": "1s", "command": "true"}
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_an_app_is_bounded_where_it_is_read(more: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_an_app_is_bounded_where_it_is_read(more: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
         live_apps({**APP, **more}, ANY, Path())
 
 

@@ -239,8 +239,8 @@ def test_leases_tell_how_they_ended(tmp_path: Path) -> None:
     cluster.go(2)
     cluster.backend.machines["third"] = MachineStatus(2)
     cluster.go(400)
-    found = {row["outcome"] for row in cluster.rows("SELECT DISTINCT outcome FROM leases")}
-    assert found == {"expired", "lost", "returned", "revoked"}
+    outcomes = {row["outcome"] for row in cluster.rows("SELECT DISTINCT outcome FROM leases")}
+    assert outcomes == {"expired", "lost", "returned", "revoked"}
     assert cluster.count("leases", "renewed > 0") > 0
     assert cluster.count("decisions", "what = 'lost' AND why = 'machine 1 died'") == 1
     assert cluster.count("decisions", "what = 'grant' AND why != ''") > 0
@@ -251,12 +251,12 @@ def test_the_status_says_who_waits_and_why(tmp_path: Path) -> None:
     for name in ("a", "b"):
         cluster.submit(name, 4)
     cluster.go(3)
-    told = cluster.arbiter.status()
-    first, second = told["apps"]
+    shown = cluster.arbiter.status()
+    first, second = shown["apps"]
     assert (first["gpus"], first["why"]) == ([0, 1, 2, 3], "it has all that it can use")
     assert second["why"] == "it needs 4 together, 0 of 4 are free; number 1 of 1 in line (by its arrival)"
     assert first["rho"] < second["rho"]
-    assert told["machines"][0]["held"] == {0: "a", 1: "a"}
+    assert shown["machines"][0]["held"] == {0: "a", 1: "a"}
     cluster.go(400)
     assert [app["outcome"] for app in cluster.arbiter.status()["apps"]] == ["finished", "finished"]
 
@@ -292,8 +292,8 @@ def test_a_message_that_cannot_be_read_is_refused_and_ends_nothing(
         letter = cluster.submit("x" * 1000)
         cluster.go(1)
     assert str(Store(cluster.home).answer(letter)) == f"refused: {error}"
-    [told] = cluster.rows("SELECT name FROM events WHERE kind = 'refused'")
-    assert told["name"] == "x" * 200
+    [row] = cluster.rows("SELECT name FROM events WHERE kind = 'refused'")
+    assert row["name"] == "x" * 200
     cluster.submit("a")
     cluster.go(1)
     assert cluster.outcomes() == {"a": "open"}
@@ -337,8 +337,8 @@ def test_jobs_of_a_user_are_bounded_too(cluster: VirtualCluster, monkeypatch: py
         return store.answer(letter)
 
     assert [sent(name, "bob") for name in ("a", "b")] == ["accepted", "accepted"]
-    told = "refused: user: expected at most 2 jobs of all apps of a user that have not ended (got 'bob')"
-    assert sent("c", "bob") == told
+    expected = "refused: user: expected at most 2 jobs of all apps of a user that have not ended (got 'bob')"
+    assert sent("c", "bob") == expected
     assert sent("d", "carol") == "accepted"
     for name in ("a", "b"):
         sent(name, "bob", "withdraw")

@@ -56,8 +56,8 @@ def secret(open_path: Path) -> Path:
 def test_orders_lie_where_only_root_can_write(home: Path, open_path: Path) -> None:
     """A part's folder that Mallory has made first is not the one that is looked at."""
     finished(home, "pass")
-    told = as_user(MALLORY, lambda: os.mkdir(home / "orders/0-app/job-0/run-2"))
-    assert "Permission denied" in told
+    error = as_user(MALLORY, lambda: os.mkdir(home / "orders/0-app/job-0/run-2"))
+    assert "Permission denied" in error
     mine = home / "apps/0-app/job-0/run-2/part-1"
     forged = {"command": ["sh", "-c", f"id -u > {open_path}/root"], "account": {}, "processes": [{}]}
 
@@ -123,9 +123,9 @@ for part in ('part-0', 'part-9'):
 
 @pytest.mark.parametrize("what", ["folder", "fifo"])
 def test_a_log_that_is_none_keeps_nobody_waiting(home: Path, what: str, secret: Path) -> None:
-    made = {"folder": f"os.symlink({str(secret.parent)!r}, at / 'part-0')",
+    codes = {"folder": f"os.symlink({str(secret.parent)!r}, at / 'part-0')",
             "fifo": "(at / 'part-0').mkdir(); os.mkfifo(at / 'part-0' / 'log-0.txt')"}  # fmt: skip
-    finished(home, f"os.rename(at / 'part-0', at / 'away'); {made[what]}")
+    finished(home, f"os.rename(at / 'part-0', at / 'away'); {codes[what]}")
     assert read(home) == b""
 
 
@@ -166,13 +166,13 @@ def bytes_read() -> int:
 def test_what_a_job_puts_into_its_folder_blocks_nobody(
     home: Path, name: str, what: str, secret: Path
 ) -> None:
-    made = {
+    code = {
         "fifo": f"os.mkfifo(at / {name!r})",
         "sparse": f"os.truncate(os.open(at / {name!r}, os.O_RDWR | os.O_CREAT), 3 << 30)",
         "link": f"os.symlink({str(secret)!r}, at / {name!r})",
     }[what]
     before = bytes_read()
-    one = finished(home, made)
+    one = finished(home, code)
     assert not one.look().runs[RunKey(0, 0, 1)].progress
     assert machines(home).look().runs.keys() == {RunKey(0, 0, 1)}  # the next arbiter
     one.forget(RunKey(0, 0, 1))

@@ -43,21 +43,21 @@ MALLORY = 62000 + os.getpid() % 3000  # of this process alone: no other test's p
 def home(open_path: Path) -> Iterator[Path]:
     yield open_path / "here.state"
     end_keepers(open_path / "here.state")
-    while found := of_mallory():
-        for process in found:
+    while processes := of_mallory():
+        for process in processes:
             os.kill(process, signal.SIGKILL)
 
 
 def of_mallory() -> list[int]:
     """Return the processes that Mallory has on this machine."""
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             if path.stat().st_uid == MALLORY and b") Z " not in path.read_bytes():
-                found.append(int(path.parent.name))
+                processes.append(int(path.parent.name))
         except OSError:
             continue
-    return found
+    return processes
 
 
 evil = partial(attacks.evil, user=MALLORY)
@@ -76,11 +76,11 @@ HUGE = "1" + "0" * 400
 
 
 @pytest.mark.parametrize(
-    "said",
+    "claims",
     [f'{{"progress": {HUGE}}}', f'{{"kept": -{HUGE}}}', f'{{"trouble": [{HUGE}]}}', '{"progress": NaN}'],
 )
-def test_what_a_job_says_ends_no_keeper(home: Path, said: str) -> None:
-    code = f"{HIDE}\n(at / 'progress.json').write_text({said!r}); time.sleep(2)"
+def test_what_a_job_says_ends_no_keeper(home: Path, claims: str) -> None:
+    code = f"{HIDE}\n(at / 'progress.json').write_text({claims!r}); time.sleep(2)"
     finished(home, code)
     assert of_mallory() == []
 
@@ -185,8 +185,8 @@ def test_a_user_has_a_part_of_all_processes(home: Path) -> None:
 
 def test_words_of_a_job_are_one_line_that_can_be_read_again(home: Path) -> None:
     """A half of a character in its trouble once made a run lost, which no limit of retries counts."""
-    said = json.dumps({"trouble": "\ud800 no\nroom\x1b[2J"})
-    code = f"(at / 'progress.json').write_text({said!r}); (at / 'up').touch(); time.sleep(1); sys.exit(3)"
+    claims = json.dumps({"trouble": "\ud800 no\nroom\x1b[2J"})
+    code = f"(at / 'progress.json').write_text({claims!r}); (at / 'up').touch(); time.sleep(1); sys.exit(3)"
     one = machines(home)
     one.start(order(1, evil(code)))
     assert seen(one, 1, lambda run: bool(run.trouble or run.ended)).trouble == "  no room [2J"
@@ -199,9 +199,9 @@ def test_a_job_with_very_many_runs_is_started_as_fast_as_one_with_few(home: Path
     one.start(order(5000, evil("pass")))
     assert seen(one, 5000).ended == "finished"
     runs: list[Path] = []
-    sys.addaudithook(lambda event, given: runs.append(given[0]) if event == "open" else None)
-    found = newest_checkpoint(home, order(5001, evil("pass")))
-    assert (found.run, found.checkpoint) == (1, str(home / "apps/0-app/job-0/run-1/checkpoint"))
+    sys.addaudithook(lambda event, arguments: runs.append(arguments[0]) if event == "open" else None)
+    newest = newest_checkpoint(home, order(5001, evil("pass")))
+    assert (newest.run, newest.checkpoint) == (1, str(home / "apps/0-app/job-0/run-1/checkpoint"))
     assert len(runs) < 10
 
 
@@ -243,12 +243,12 @@ WRITE = "(at / 'checkpoint').write_text(os.environ['ASTRARIUM_RUN'])"
 
 def clearing(top: Path) -> list[Path]:
     """The processes of errands that clear files away below *top*."""
-    found = []
+    processes = []
     for words in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            said = words.read_bytes().split(b"\0")
-            found += [words.parent] if b"clear" in said and bytes(top) in said else []
-    return found
+            arguments = words.read_bytes().split(b"\0")
+            processes += [words.parent] if b"clear" in arguments and bytes(top) in arguments else []
+    return processes
 
 
 def test_an_errand_that_is_halted_keeps_no_other_app_waiting(open_path: Path) -> None:
@@ -312,5 +312,5 @@ found += [name for name in os.environ if 'SECRET' in name]
 def test_a_job_sees_nothing_of_its_runner(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "of root")
     finished(home, LOOK)
-    told = json.loads((home / "apps/0-app/job-0/run-1/told").read_text())
-    assert told == [[], MALLORY, [], "/dev/null"]
+    report = json.loads((home / "apps/0-app/job-0/run-1/told").read_text())
+    assert report == [[], MALLORY, [], "/dev/null"]

@@ -203,8 +203,10 @@ def test_a_command_that_cannot_be_stopped_keeps_its_gpus() -> None:
 def test_progress_is_told_now_and_then() -> None:
     play = Play(policy("fifo"), [single(0, "a", 60 * SECOND)], options=Options(progress=10 * SECOND))
     play.go(35)
-    told = [event for step in play.notes.steps for event in step.events if isinstance(event, JobProgressed)]
-    assert [round(event.done / SECOND) for event in told] == [10, 20, 30]
+    reports = [
+        event for step in play.notes.steps for event in step.events if isinstance(event, JobProgressed)
+    ]
+    assert [round(event.done / SECOND) for event in reports] == [10, 20, 30]
 
 
 def test_draining_leaves_everything_to_be_gone_on_with() -> None:

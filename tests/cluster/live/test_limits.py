@@ -91,8 +91,8 @@ def words_of(do: Callable[[], object]) -> str:
 
 def test_a_user_at_the_limit_is_told_so_and_harms_nobody(arbiter: Arbiter) -> None:
     mine = [answered(arbiter.client("bob")) for _ in range(FEW.user)]
-    told = words_of(lambda: answered(arbiter.client("bob")))
-    assert told == "bob has 3 connections open, and may have 3: close some"
+    refusal = words_of(lambda: answered(arbiter.client("bob")))
+    assert refusal == "bob has 3 connections open, and may have 3: close some"
     answered(arbiter.client("carol"))
     answered(arbiter.client("alice"))
     mine[0]._channel.close()
@@ -203,7 +203,7 @@ def test_a_fault_of_ours_ends_one_connection_with_one_line(capfd: pytest.Capture
         channel.send("x")
         waited(channel.gone)
     listener.close()
-    waited(lambda: (told := capfd.readouterr().err) and told == ERROR)
+    waited(lambda: (printed := capfd.readouterr().err) and printed == ERROR)
 
 
 ERROR = "the connection of bob was ended: ZeroDivisionError('ours')\n"
@@ -245,8 +245,8 @@ def test_what_is_nested_too_deeply_is_refused_before_it_is_stored(arbiter: Arbit
     if deep < limits.MOST_DEPTH:
         client.send("app", body, 0.0)
     else:
-        told = words_of(lambda: client.send("app", body, 0.0))
-        assert told == "app: expected at most 50 lists and mappings in each other"
+        refusal = words_of(lambda: client.send("app", body, 0.0))
+        assert refusal == "app: expected at most 50 lists and mappings in each other"
     assert StateFolder(arbiter.service._home).send("withdraw", {"app": "a"}, 0.0) is None
     assert all(not message.fault for message in Store(arbiter.service._home).inbox())
 
@@ -320,8 +320,8 @@ def test_one_question_of_a_user_is_answered_at_a_time(arbiter: Arbiter) -> None:
 def test_large_questions_are_not_read(arbiter: Arbiter) -> None:
     """A question of empty mappings takes a hundred times its size in memory."""
     client = arbiter.client("bob")
-    told = words_of(lambda: client._ask("status-of-all", {"a": [{}] * 900_000}))
-    assert told.startswith("kind: expected app, withdraw")
+    refusal = words_of(lambda: client._ask("status-of-all", {"a": [{}] * 900_000}))
+    assert refusal.startswith("kind: expected app, withdraw")
     assert "at most 131072 bytes" in words_of(lambda: client._ask("events", {"a": [{}] * 900_000}))
     assert "a mapping of fields" in words_of(lambda: client._ask("logs", {"have": [{}] * 900_000}))
     key = "\x1b" * 50_000

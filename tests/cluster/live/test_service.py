@@ -82,9 +82,9 @@ def asked(folder: Path) -> Iterator[Any]:
 
 def inbox(home: Path) -> list[tuple[str, Any, str]]:
     store = Store(home)
-    found = [(message.kind, message.body, message.owner) for message in store.inbox()]
+    messages = [(message.kind, message.body, message.owner) for message in store.inbox()]
     store.close()
-    return found
+    return messages
 
 
 def test_users_act_for_their_teams(asked: Any, folder: Path) -> None:
@@ -130,10 +130,10 @@ def test_who_is_in_no_team_only_looks(asked: Any) -> None:
 
 
 def test_the_status_may_be_for_teams_alone(asked: Any) -> None:
-    found = asked("bob", SEEN_BY_TEAM).status()["status"]
-    assert [app["app"] for app in found["apps"]] == ["see"]
-    assert found["machines"][0]["held"] == {"0": "see", "1": "another team"}
-    assert found["apps"][0]["why"].endswith("and held for another team's app, which needs 1")
+    shown = asked("bob", SEEN_BY_TEAM).status()["status"]
+    assert [app["app"] for app in shown["apps"]] == ["see"]
+    assert shown["machines"][0]["held"] == {"0": "see", "1": "another team"}
+    assert shown["apps"][0]["why"].endswith("and held for another team's app, which needs 1")
     assert len(asked("alice", SEEN_BY_TEAM).status()["status"]["apps"]) == 2
 
 
@@ -161,8 +161,8 @@ def test_a_team_that_one_is_not_in_is_answered_as_one_that_does_not_exist(asked:
         words_of(partial(bob.send, "app", {"name": "x", "team": team}, 0.0)) for team in ("speech", "none")
     )
     assert there == nowhere.replace("none", "speech") == "team: expected one of vision (got 'speech')"
-    told = words_of(lambda: asked("eve", SEEN_BY_TEAM).send("app", {"name": "x", "team": "vision"}, 0.0))
-    assert told == "team: expected none: eve is in no team (got 'vision')"
+    refusal = words_of(lambda: asked("eve", SEEN_BY_TEAM).send("app", {"name": "x", "team": "vision"}, 0.0))
+    assert refusal == "team: expected none: eve is in no team (got 'vision')"
 
 
 def test_reasons_do_not_name_the_apps_of_others(asked: Any, folder: Path) -> None:
@@ -213,8 +213,8 @@ WRONG: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("kind", "body"), WRONG, ids=lambda value: str(value)[:40])
 def test_a_wrong_question_is_answered_with_what_would_be_right(asked: Any, kind: str, body: Any) -> None:
     alice = asked("alice")
-    told = words_of(lambda: alice._ask(kind, body))
-    assert "expected" in told, told
+    refusal = words_of(lambda: alice._ask(kind, body))
+    assert "expected" in refusal, refusal
     assert alice.story("see") == {"decisions": [], "runs": []}  # and the next question as well
 
 
@@ -327,7 +327,7 @@ def test_a_state_folder_that_one_may_not_pass_is_named(tmp_path: Path) -> None:
 )
 def test_names_are_taken_out_of_every_sentence(reason: str, hidden: str) -> None:
     hiding = HiddenNames(["secret", "secret-2", "two words"])
-    found = hiding.hidden(reason)
-    assert found.startswith(hidden.replace("{}", HiddenNames.OTHER))
-    assert not {"secret", "secret-2"} & set(re.split(r"[ ,;()]", found))
+    sentence = hiding.hidden(reason)
+    assert sentence.startswith(hidden.replace("{}", HiddenNames.OTHER))
+    assert not {"secret", "secret-2"} & set(re.split(r"[ ,;()]", sentence))
     assert HiddenNames([]).hidden(reason) == reason

@@ -75,62 +75,62 @@ class Told:
 
 @pytest.mark.parametrize("wrong", [0.1, 1.0, 7.0])
 def test_the_truth_is_found_whatever_the_owner_guesses(wrong: float) -> None:
-    told = Told(wrong, noise=0.2, startup=20)
+    reports = Told(wrong, noise=0.2, startup=20)
     for app in range(5):
-        told.arrive(app)
+        reports.arrive(app)
         for gpus in PLACES.values():
-            told.run(app, gpus, 30)
+            reports.run(app, gpus, 30)
     for spread in (Spread.MACHINE, Spread.RACK, Spread.CLUSTER):
-        assert told.known[spread] == pytest.approx(TRUTH.of("net", "", spread), rel=0.1)
-    assert Spread.SLOT not in told.known
+        assert reports.known[spread] == pytest.approx(TRUTH.of("net", "", spread), rel=0.1)
+    assert Spread.SLOT not in reports.known
 
 
 def test_one_place_teaches_nothing() -> None:
-    told = Told(3.0)
-    told.arrive(0)
-    told.run(0, PLACES[Spread.RACK], 50)
-    assert told.slowdowns.known == {}
+    reports = Told(3.0)
+    reports.arrive(0)
+    reports.run(0, PLACES[Spread.RACK], 50)
+    assert reports.slowdowns.known == {}
 
 
 def test_few_reports_teach_nothing() -> None:
-    told = Told(1.0)
-    told.arrive(0)
-    told.run(0, PLACES[Spread.SLOT], 50)
-    told.run(0, PLACES[Spread.RACK], ENOUGH)  # the first is startup
-    assert told.slowdowns.known == {}
-    told.run(0, PLACES[Spread.RACK], ENOUGH + 1)
-    assert told.known == {Spread.RACK: pytest.approx(1.6, rel=0.01)}
+    reports = Told(1.0)
+    reports.arrive(0)
+    reports.run(0, PLACES[Spread.SLOT], 50)
+    reports.run(0, PLACES[Spread.RACK], ENOUGH)  # the first is startup
+    assert reports.slowdowns.known == {}
+    reports.run(0, PLACES[Spread.RACK], ENOUGH + 1)
+    assert reports.known == {Spread.RACK: pytest.approx(1.6, rel=0.01)}
 
 
 def test_the_nearest_place_that_was_seen_is_what_others_are_measured_by() -> None:
-    told = Told(2.0)
-    told.arrive(0)
-    told.run(0, PLACES[Spread.RACK], 20)
-    told.run(0, PLACES[Spread.CLUSTER], 20)
+    reports = Told(2.0)
+    reports.arrive(0)
+    reports.run(0, PLACES[Spread.RACK], 20)
+    reports.run(0, PLACES[Spread.CLUSTER], 20)
     believed = Slowdowns().of("net", "", Spread.RACK)  # a guess, and nobody has seen better
-    assert told.known == {Spread.CLUSTER: pytest.approx(believed * 2.5 / 1.6, rel=0.01)}
-    told.run(0, PLACES[Spread.SLOT], 20)
-    assert told.known[Spread.CLUSTER] == pytest.approx(2.5, rel=0.01)
+    assert reports.known == {Spread.CLUSTER: pytest.approx(believed * 2.5 / 1.6, rel=0.01)}
+    reports.run(0, PLACES[Spread.SLOT], 20)
+    assert reports.known[Spread.CLUSTER] == pytest.approx(2.5, rel=0.01)
 
 
 def test_more_gpus_are_another_thing() -> None:
-    told = Told(1.0)
-    told.arrive(0)
-    told.run(0, (0, 1), 20)
-    told.run(0, (0, 1, 4, 5), 20)
-    assert told.slowdowns.known == {}
+    reports = Told(1.0)
+    reports.arrive(0)
+    reports.run(0, (0, 1), 20)
+    reports.run(0, (0, 1, 4, 5), 20)
+    assert reports.slowdowns.known == {}
 
 
 def test_an_end_that_its_owner_did_not_expect_teaches_nothing() -> None:
-    told = Told(1.0)
-    told.arrive(0)
-    told.run(0, PLACES[Spread.SLOT], 20)
-    told.run(0, PLACES[Spread.RACK], 20)
-    known = dict(told.known)
-    told.state.commit(told.now, Grant(0, (0, 4), FOREVER))
-    told.state.commit(told.now, Run(0, 0, (0, 4)))
-    told.state.apply(told.now + 1, JobFinished(0, 0, told.state.apps[0].jobs[0].run))
-    assert told.known == known
+    reports = Told(1.0)
+    reports.arrive(0)
+    reports.run(0, PLACES[Spread.SLOT], 20)
+    reports.run(0, PLACES[Spread.RACK], 20)
+    known = dict(reports.known)
+    reports.state.commit(reports.now, Grant(0, (0, 4), FOREVER))
+    reports.state.commit(reports.now, Run(0, 0, (0, 4)))
+    reports.state.apply(reports.now + 1, JobFinished(0, 0, reports.state.apps[0].jobs[0].run))
+    assert reports.known == known
 
 
 def apart(order: Order) -> float:

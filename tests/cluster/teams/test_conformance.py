@@ -54,8 +54,8 @@ class UnderTeams(ClusterPolicyConformance):
     def busy_case(self) -> Case:
         return with_teams(super().busy_case())
 
-    def make(self, *told: Any) -> Any:
-        return TeamSharing(super().make(*told), RULES)
+    def make(self, *arguments: Any) -> Any:
+        return TeamSharing(super().make(*arguments), RULES)
 
     def observe(self, case: Case, *args: Any, **kwargs: Any) -> Any:
         return super().observe(with_teams(case), *args, **kwargs)
@@ -67,8 +67,8 @@ globals().update(suites(UnderTeams, [(name, {}, {"pytestmark": marks}) for name,
 
 
 def policy(name: str) -> Allocator:
-    made: Allocator = chosen(cluster_policies, Choice(name))
-    return made
+    allocator: Allocator = chosen(cluster_policies, Choice(name))
+    return allocator
 
 
 def decided(allocator: Allocator, case: Case) -> list[Any]:

@@ -122,8 +122,8 @@ def test_an_app_is_ended_by_its_max_run_in_every_book(tmp_path: Path) -> None:
     (row,) = office.arbiter.state.ledger.rows.values()
     assert (row.outcome.name, row.reason) == ("FAILED", "it has held GPUs for 10s, its max_run")
     assert not [run for run, status in office.backend.look().runs.items() if not status.ended]
-    told = office.arbiter.status()["apps"][0]
-    assert (told["outcome"], told["gpus"]) == ("failed", [])
+    shown = office.arbiter.status()["apps"][0]
+    assert (shown["outcome"], shown["gpus"]) == ("failed", [])
 
 
 def test_status_says_why_a_team_waits(tmp_path: Path) -> None:

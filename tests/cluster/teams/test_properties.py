@@ -43,14 +43,14 @@ def rules(draw: st.DrawFn) -> Rules:
 @st.composite
 def arrivals(draw: st.DrawFn) -> Arrivals:
     """Return apps whose jobs need one GPU each."""
-    found = []
+    drawn = []
     for number in range(draw(st.integers(1, 8))):
         limits = {"priority": draw(st.integers(0, 1)), "min_run": draw(st.sampled_from([0, 0, 7])) * MINUTE}
         jobs = draw(st.integers(1, 6))
         minutes = draw(st.integers(1, 60))
         one = app(number, draw(st.sampled_from(TEAMS)), minutes, 1, jobs, **limits)
-        found.append((draw(st.integers(0, 60)), one))
-    return found
+        drawn.append((draw(st.integers(0, 60)), one))
+    return drawn
 
 
 def shared(rule: Rules, apps: Arrivals, name: str) -> Played:
@@ -60,10 +60,10 @@ def shared(rule: Rules, apps: Arrivals, name: str) -> Played:
 
 
 def held(state: ClusterState) -> dict[str, int]:
-    found = dict.fromkeys(TEAMS, 0)
+    gpus = dict.fromkeys(TEAMS, 0)
     for row in state.apps.values():
-        found[row.app.team] += len(row.leases)
-    return found
+        gpus[row.app.team] += len(row.leases)
+    return gpus
 
 
 def most(rule: Team) -> int:

@@ -33,8 +33,8 @@ LEASED = ("tiresias", "fifo", "astrarium", "themis", "max-min", "tiresias-2d")
 
 
 def policy(name: str = "tiresias", **parameters: Any) -> Allocator:
-    made: Allocator = chosen(cluster_policies, Choice(name, parameters))
-    return made
+    allocator: Allocator = chosen(cluster_policies, Choice(name, parameters))
+    return allocator
 
 
 def shared(
@@ -55,11 +55,11 @@ def held(played: Played, at: float) -> dict[str, int]:
 
 
 def teams_held(played: Played, at: float) -> dict[str, int]:
-    found: dict[str, int] = {}
+    gpus: dict[str, int] = {}
     for name, count in held(played, at).items():
         team = name.rpartition("-")[0]
-        found[team] = found.get(team, 0) + count
-    return found
+        gpus[team] = gpus.get(team, 0) + count
+    return gpus
 
 
 def reasons(played: Played, kind: type[Grant] | type[Revoke], app: int) -> list[str]:
@@ -307,13 +307,13 @@ def test_reservations_come_again() -> None:
     )
 
 
-def told(rules: Rules, gpus: int, apps: Iterable[tuple[float, App]], at: float) -> dict[str, str]:
+def words_on_waiting(rules: Rules, gpus: int, apps: Iterable[tuple[float, App]], at: float) -> dict[str, str]:
     """Return what is said of those who wait, after so many minutes."""
     allocator = TeamSharing(policy(), rules)
     state = ClusterState()
     joined = (0, MachineJoined(Machine(0, gpus)))
     arrivals = [(round(when * MINUTE), AppArrived(app)) for when, app in apps]
-    found: dict[str, str] = {}
+    words_of_app: dict[str, str] = {}
 
     class Stopped(Exception):
         """Enough was seen."""
@@ -327,8 +327,8 @@ def told(rules: Rules, gpus: int, apps: Iterable[tuple[float, App]], at: float) 
         simulate(engine, [joined, *arrivals, (round(at * MINUTE) + 1, MachineLost(99))], ClusterWorld())
     except Stopped:
         seen = view(round(at * MINUTE), state, allocator)
-        found = {seen.apps[number].name: words for number, words in seen.standing or ()}
-    return found
+        words_of_app = {seen.apps[number].name: words for number, words in seen.standing or ()}
+    return words_of_app
 
 
 def test_waiting_is_explained() -> None:
@@ -338,7 +338,7 @@ def test_waiting_is_explained() -> None:
         (1, app(1, "speech", 300, jobs=9)),
         (1, app(2, "deaf", 300, jobs=2)),
     ]
-    words = told(rules, 8, apps, 5)
+    words = words_on_waiting(rules, 8, apps, 5)
     assert words["speech-1"].startswith(
         "speech has its 1 guaranteed GPUs, and those to borrow are in use by vision (weight 2)"
     )
@@ -347,18 +347,20 @@ def test_waiting_is_explained() -> None:
 
 def test_held_gpus_are_explained() -> None:
     rules = Rules({"red": Team(), "blue": Team()}, (Reservation("blue", 3, 0, 120 * MINUTE),))
-    words = told(rules, 4, [(0, app(0, "red", 300, jobs=4)), (1, app(1, "red", 1))], 5)
+    words = words_on_waiting(rules, 4, [(0, app(0, "red", 300, jobs=4)), (1, app(1, "red", 1))], 5)
     assert "3 of 4 are held for the reservation of blue" in words["red-0"]
 
 
 def test_a_gang_for_which_gpus_are_held_is_explained() -> None:
     rules = Rules({"red": Team(), "blue": Team(4)})
     apps = [(0, app(0, "red", 300, 2, min_run=60 * MINUTE)), (1, app(1, "blue", 300, 4))]
-    words = told(rules, 4, apps, 15)
+    words = words_on_waiting(rules, 4, apps, 15)
     assert words["blue-1"].startswith("2 of 4 are free, and held for blue, which needs 4 together")
 
 
 def test_a_budget_is_explained() -> None:
     rules = Rules({"red": Team(budget=Budget(1.0)), "blue": Team()})
-    words = told(rules, 2, [(0, app(0, "red", 300, jobs=4)), (50, app(1, "blue", 300, jobs=4))], 90)
+    words = words_on_waiting(
+        rules, 2, [(0, app(0, "red", 300, jobs=4)), (50, app(1, "blue", 300, jobs=4))], 90
+    )
     assert words["red-0"].startswith("red is over its budget (1.")

@@ -73,8 +73,8 @@ WRONG = {
 
 @pytest.mark.parametrize("path", WRONG)
 def test_what_is_wrong_is_named(path: str) -> None:
-    value, told = WRONG[path]
-    with pytest.raises(InputError, match=told):
+    value, expected = WRONG[path]
+    with pytest.raises(InputError, match=expected):
         rules(written(**{path: value}))
 
 
@@ -94,19 +94,19 @@ def test_overlapping_reservations_are_refused_and_others_are_not() -> None:
     with pytest.raises(InputError, match=r"reservations\[1\].gpus: expected at most 1"):
         rules(written(reservations=twice))
     twice[1]["start"], twice[1]["end"] = "3h", "4h"
-    found = rules(written(reservations=twice))
-    assert found is not None
-    assert found.reserved(3 * HOUR) == {"vision": 3}
+    read = rules(written(reservations=twice))
+    assert read is not None
+    assert read.reserved(3 * HOUR) == {"vision": 3}
 
 
 def test_dates_need_a_start_to_be_simulated() -> None:
     dated = written(reservations__0__start="monday 9:00", reservations__0__end="monday 17:00")
     with pytest.raises(InputError, match=r"reservations\[0\].start: .*sharing.starts"):
         rules(dated)
-    found = rules({**dated, "sharing": {"starts": "2026-11-23 8:00"}})  # a monday
-    assert found is not None
-    assert [found.reserved(hour * HOUR) for hour in (0, 1, 8, 9)] == [{}, {"speech": 4}, {"speech": 4}, {}]
-    assert found.reserved(7 * DAY + HOUR) == {"speech": 4}
+    read = rules({**dated, "sharing": {"starts": "2026-11-23 8:00"}})  # a monday
+    assert read is not None
+    assert [read.reserved(hour * HOUR) for hour in (0, 1, 8, 9)] == [{}, {"speech": 4}, {"speech": 4}, {}]
+    assert read.reserved(7 * DAY + HOUR) == {"speech": 4}
 
 
 def test_moments_are_read_in_every_form() -> None:
@@ -151,11 +151,11 @@ def test_the_page_shows_the_example_and_lists_every_field() -> None:
 
 def test_the_page_can_be_followed(call: Any) -> None:
     text = PAGE.read_text()
-    told = ""
+    printed = ""
     for language, body in re.findall(r"^```(sh|text)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if language == "sh":
-            told = call(*body.replace("teams.yaml", str(EXAMPLE)).split()[1:]).out
+            printed = call(*body.replace("teams.yaml", str(EXAMPLE)).split()[1:]).out
         else:
-            said = " ".join(told.split())
+            in_one_line = " ".join(printed.split())
             for line in body.splitlines():
-                assert " ".join(line.split()) in said, line
+                assert " ".join(line.split()) in in_one_line, line

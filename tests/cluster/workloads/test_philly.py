@@ -64,8 +64,8 @@ def test_apps_from_sweeps_are_clipped_to_two_gpus() -> None:
 def test_philly_makes_85_apps() -> None:
     jobs = read_philly(recorded("philly_vc_jobs.csv"))
     large = best_windows(jobs).large
-    found = Counter(sweep[0].team for sweep in large)
-    assert found == {"6c71a0": 25, "b436b2": 18, "ed69ec": 18, "6214e9": 14, "11cb48": 9, "0e4a51": 8}
+    by_team = Counter(sweep[0].team for sweep in large)
+    assert by_team == {"6c71a0": 25, "b436b2": 18, "ed69ec": 18, "6214e9": 14, "11cb48": 9, "0e4a51": 8}
     parts = sweeps_of([job for job in jobs if job.team == "6c71a0"])
     assert median(job.duration for part in parts if len(part) >= 10 for job in part) == 10_708 * SECOND
     known = facts(sweeps.from_philly(jobs))

@@ -223,10 +223,10 @@ def test_stretching_keeps_iterations_whole() -> None:
 
 
 def test_machines_are_as_printed() -> None:
-    found = {name: Counter(machine.gpus for machine in cluster) for name, cluster in MACHINES.items()}
-    assert found["themis-testbed"] == {2: 8, 4: 12}
-    assert found["themis-printed"] == {8: 16, 4: 6, 1: 16}
-    assert found["themis-truth-telling"] == {8: 1, 2: 28}
+    counts = {name: Counter(machine.gpus for machine in cluster) for name, cluster in MACHINES.items()}
+    assert counts["themis-testbed"] == {2: 8, 4: 12}
+    assert counts["themis-printed"] == {8: 16, 4: 6, 1: 16}
+    assert counts["themis-truth-telling"] == {8: 1, 2: 28}
     sizes = [sum(machine.gpus for machine in cluster) for cluster in MACHINES.values()]
     assert sizes == [64, 256, 168, 64]
 

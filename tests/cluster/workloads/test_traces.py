@@ -62,7 +62,7 @@ def test_virtual_clusters_have_clocks_of_their_own(write: Callable[[str], Path])
 
 
 @pytest.mark.parametrize(
-    ("read", "text", "said"),
+    ("read", "text", "expected"),
     [
         (read_philly, "", "line 1: expected a header with vc,job"),
         (read_philly, "vc,job,arrival_s,num_gpus\n", "missing: duration_s"),
@@ -82,13 +82,13 @@ def test_virtual_clusters_have_clocks_of_their_own(write: Callable[[str], Path])
     ],
 )
 def test_errors_name_line_and_column(
-    read: Callable[[Path], list[Any]], text: str, said: str, write: Callable[[str], Path]
+    read: Callable[[Path], list[Any]], text: str, expected: str, write: Callable[[str], Path]
 ) -> None:
     path = write(text)
     with pytest.raises(InputError) as caught:
         read(path)
     assert str(caught.value).startswith(str(path))
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_slowdowns_of_gavel_are_medians_of_what_it_measured(network: str, model:
         for row in rows
         if (row["gpu_type"], row["model"]) == (network, as_named)
     ]
-    found = [max(1.0, together / spread) for together, spread in rates]  # less than 1 is noise
-    assert models.SLOWDOWNS[model, network][Spread.RACK] == pytest.approx(median(found), abs=0.001)
+    slowdowns = [max(1.0, together / spread) for together, spread in rates]  # less than 1 is noise
+    assert models.SLOWDOWNS[model, network][Spread.RACK] == pytest.approx(median(slowdowns), abs=0.001)
 
 
 def test_every_model_has_a_slowdown_on_every_network() -> None:

@@ -38,11 +38,11 @@ class At:
 
 def marks(sharing: Any, *turns: tuple[int, float, float]) -> list[Any]:
     """Of turns of (job, begin, end) in ms; the GPU's clock is 0.5 ms behind at every beginning."""
-    made = []
+    placed = []
     for job, begin, end in turns:
-        made.append(sharing.Mark(job, True, round(begin * 1e6), At(begin + 0.5)))
-        made.append(sharing.Mark(job, False, round(end * 1e6), At(end)))
-    return made
+        placed.append(sharing.Mark(job, True, round(begin * 1e6), At(begin + 0.5)))
+        placed.append(sharing.Mark(job, False, round(end * 1e6), At(end)))
+    return placed
 
 
 def test_a_switch_is_from_the_end_of_a_turn_to_the_beginning_of_anothers(sharing: Any) -> None:

@@ -181,9 +181,9 @@ def turn(job: int = 0, lane: int = 0, size: int = SIZE, shared: bool = True) -> 
     return Turn(job, 0, lane, size, shared)
 
 
-def taken(backend: TorchLaneBackend, given: Turn, error: BaseException | None = None) -> Excess | None:
-    backend.begin(given)
-    return backend.end(given, error)
+def taken(backend: TorchLaneBackend, arguments: Turn, error: BaseException | None = None) -> Excess | None:
+    backend.begin(arguments)
+    return backend.end(arguments, error)
 
 
 @pytest.fixture
@@ -193,9 +193,9 @@ def cuda() -> FakeCuda:
 
 @pytest.fixture
 def backend(cuda: FakeCuda) -> Iterator[TorchLaneBackend]:
-    made = TorchLaneBackend(cuda=cuda, touch=cuda.touch)
-    with made.job_thread():
-        yield made
+    lanes = TorchLaneBackend(cuda=cuda, touch=cuda.touch)
+    with lanes.job_thread():
+        yield lanes
 
 
 def pool_of(backend: TorchLaneBackend, lane: int = 0) -> Any:
@@ -441,8 +441,8 @@ def test_what_is_read_after_a_turn_is_not_given_to_others_meanwhile(
             self.readers = [*getattr(self, "readers", []), stream.name]
 
     def tensor() -> OnGpu:
-        made: OnGpu = torch.Tensor._make_subclass(OnGpu, torch.ones(1))
-        return made
+        fresh: OnGpu = torch.Tensor._make_subclass(OnGpu, torch.ones(1))
+        return fresh
 
     before = tensor()
     logits = tensor()

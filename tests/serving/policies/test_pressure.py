@@ -62,7 +62,7 @@ def test_a_ramp_without_width_is_a_step(value: float, expected: float) -> None:
 def test_batches_grow_with_the_root_of_the_price(price: float, size: float, each: float) -> None:
     """At 1000/s, 5 requests come while a launch is paid; a request takes 1.5 ms, and its share of the 5."""
     assert demand().size(price) == pytest.approx(size)
-    assert demand().each(price) == pytest.approx(each * MS)
+    assert demand().request_time(price) == pytest.approx(each * MS)
     assert demand().highest_price == pytest.approx(20)
 
 

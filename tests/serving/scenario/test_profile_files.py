@@ -11,7 +11,7 @@ from astrarium.cli.serving.profile.scenario_text import with_profile
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.serving.scenario import build
-from tests.support.served_scenario import load, written
+from tests.serving.scenario.served import load, written
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from astrarium.serving.scenario import build
 from astrarium.serving.scenario.model_files import model_files
 from astrarium.serving.scenario.server_options import ServerOptions
 from astrarium.serving.scenario.tensor_entries import Datatype
+from tests.serving.scenario.served import SERVED, load, written
 from tests.support.paths import ROOT
-from tests.support.served_scenario import SERVED, load, written
 
 EXAMPLE = ROOT / "examples" / "serve.yaml"
 

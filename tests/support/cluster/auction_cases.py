@@ -57,9 +57,9 @@ def fits(pieces: Sequence[GpuPiece], goods: Sequence[FreeMachine], room: list[in
             and piece.rack in (None, machine.rack)
         ):
             room[place] -= piece.gpus
-            found = fits(pieces[1:], goods, room)
+            placed = fits(pieces[1:], goods, room)
             room[place] += piece.gpus
-            if found:
+            if placed:
                 return True
     return False
 
@@ -107,22 +107,22 @@ def best_by_trying(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> Rank:
 def table(rng: Random, sizes: Sequence[int], most: int, bidder: int = 0, options: int = 5) -> Bid:
     """rho that grow coarse on purpose: ties are common."""
     old = float(rng.choice([4, 8, 8, 16]))
-    found = []
+    drawn = []
     for _ in range(rng.randint(1, options)):
         pieces = [rng.choice(sizes) for _ in range(rng.randint(1, 3))]
         if sum(pieces) <= most:
-            found.append(option(pieces, old / rng.choice([0.5, 1, 1.5, 2, 2, 3, 4]) / (1 + sum(pieces) / 4)))
-    return Bid(bidder, old, tuple(found))
+            drawn.append(option(pieces, old / rng.choice([0.5, 1, 1.5, 2, 2, 3, 4]) / (1 + sum(pieces) / 4)))
+    return Bid(bidder, old, tuple(drawn))
 
 
 def linear(bidder: int, work: float, slow: dict[int, float], most: int, old: float = 40.0) -> Bid:
     """An app whose work divides at will: *slow* has its slowdown by the largest piece it lies on."""
-    found = []
+    options = []
     for gpus in range(1, most + 1):
         for piece, slowdown in slow.items():
             if gpus % piece == 0:
-                found.append(option([piece] * (gpus // piece), work * slowdown / gpus))
-    return Bid(bidder, old, tuple(found))
+                options.append(option([piece] * (gpus // piece), work * slowdown / gpus))
+    return Bid(bidder, old, tuple(options))
 
 
 def check_hands(goods: Sequence[FreeMachine], bids: Sequence[Bid], outcome: AuctionResult) -> None:

@@ -38,13 +38,13 @@ def seen(
 ) -> RunStatus:
     ends = time.monotonic() + 60
     while time.monotonic() < ends:
-        found = one.look().runs.get(RunKey(0, 0, run))  # another arbiter may first have to look for it
-        if found is not None and until(found):
-            return found
+        status = one.look().runs.get(RunKey(0, 0, run))  # another arbiter may first have to look for it
+        if status is not None and until(status):
+            return status
         time.sleep(0.02)
     raise AssertionError(one.look())
 
 
 def result(home: Path) -> Any:
-    [found] = results(home).values()
-    return found
+    [only] = results(home).values()
+    return only

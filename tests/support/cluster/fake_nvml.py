@@ -95,6 +95,6 @@ class FileNvml(FakeNvml):
         self._file = file
 
     def nvmlDeviceGetTemperature(self, gpu: int, sensor: int) -> int:  # noqa: N802
-        told = json.loads(self._file.read_text()) if self._file.exists() else {}
-        self.broken = {int(gpu): error for gpu, error in told.get("broken", {}).items()}
+        faults = json.loads(self._file.read_text()) if self._file.exists() else {}
+        self.broken = {int(gpu): error for gpu, error in faults.get("broken", {}).items()}
         return super().nvmlDeviceGetTemperature(gpu, sensor)

@@ -49,12 +49,12 @@ class Office:
         self.backend = self._begun()
 
     def seen(self, run: int, until: Callable[[RunStatus], bool] = lambda run: bool(run.ended)) -> RunStatus:
-        found: RunStatus = waited(lambda: self._run_until(run, until), lambda: self.backend.look())
-        return found
+        status: RunStatus = waited(lambda: self._run_until(run, until), lambda: self.backend.look())
+        return status
 
     def _run_until(self, run: int, until: Callable[[RunStatus], bool]) -> RunStatus | None:
-        found = self.backend.look().runs.get(RunKey(0, 0, run))
-        return found if found is not None and until(found) else None
+        status = self.backend.look().runs.get(RunKey(0, 0, run))
+        return status if status is not None and until(status) else None
 
     def started(self, order: Order) -> None:
         """Order a run as the cluster does: again and again, until a machine shows it."""
@@ -84,13 +84,13 @@ class Office:
         waited(lambda: sorted(self.backend.look().machines) == sorted(names), lambda: self.backend.look())
 
 
-def waited(until: Callable[[], Any], told: Callable[[], object] = lambda: "") -> Any:
+def waited(until: Callable[[], Any], describe: Callable[[], object] = lambda: "") -> Any:
     ends = time.monotonic() + 60
     while time.monotonic() < ends:
-        if found := until():
-            return found
+        if value := until():
+            return value
         time.sleep(0.02)
-    raise AssertionError(told())
+    raise AssertionError(describe())
 
 
 class AgentThread:

@@ -56,9 +56,9 @@ class Arbiter:
         """For as long as the arbiter lives."""
         ends = time.monotonic() + LONGEST
         while time.monotonic() < ends:
-            found = until()
-            if found:
-                return found
+            value = until()
+            if value:
+                return value
             if self.process is not None and self.process.poll() is not None:
                 pytest.fail(f"{what}: the arbiter has ended: {self.words.read_text()[-3000:]}")
             time.sleep(0.1)
@@ -110,12 +110,12 @@ def end_keepers(home: Path) -> None:
 
 def results(home: Path) -> dict[tuple[str, int], Any]:
     """By app and job: what its last run said."""
-    found = {}
+    by_job = {}
     for path in sorted(home.glob("apps/*/job-*/run-*/result.json")):
         app = path.parts[-4].partition("-")[2]
         job = int(path.parts[-3].partition("-")[2])
-        found[app, job] = json.loads(path.read_text())
-    return found
+        by_job[app, job] = json.loads(path.read_text())
+    return by_job
 
 
 def check_accounts(one: Arbiter) -> None:

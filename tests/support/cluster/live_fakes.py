@@ -99,8 +99,10 @@ class FakeBackend:
 
     def sicken(self, machine: str, **sick: Sickness) -> None:
         """GPUs by names such as gpu1; those that are not named are well."""
-        found = {int(name.removeprefix("gpu")): sickness for name, sickness in sick.items()}
-        self.machines[machine] = msgspec.structs.replace(self.machines[machine], sick=found, watched=True)
+        sicknesses = {int(name.removeprefix("gpu")): sickness for name, sickness in sick.items()}
+        self.machines[machine] = msgspec.structs.replace(
+            self.machines[machine], sick=sicknesses, watched=True
+        )
 
     def lose(self, machine: str) -> None:
         del self.machines[machine]

@@ -16,10 +16,10 @@ MINUTE = 60 * SECOND
 
 def app(number: int, team: str, minutes: float, gpus: int = 1, jobs: int = 1, **limits: Any) -> App:
     """Return an app of jobs that take so many minutes each."""
-    found = single(number, f"{team}-{number}", round(minutes * MINUTE), gpus, team=team)
-    ((job,),) = found.phases
+    whole = single(number, f"{team}-{number}", round(minutes * MINUTE), gpus, team=team)
+    ((job,),) = whole.phases
     phase = tuple(msgspec.structs.replace(job, id=place) for place in range(jobs))
-    return msgspec.structs.replace(found, phases=(phase,), **limits)
+    return msgspec.structs.replace(whole, phases=(phase,), **limits)
 
 
 def follow(state: ClusterState, step: Step) -> None:

@@ -24,8 +24,8 @@ def untouched(folder: Path) -> Iterator[None]:
 
     def state() -> list[Any]:
         every = sorted([folder, *folder.rglob("*")])
-        return [(str(path), found.st_mtime_ns, found.st_size, found.st_mode)
-                for path in every for found in [path.lstat()]]  # fmt: skip
+        return [(str(path), stat.st_mtime_ns, stat.st_size, stat.st_mode)
+                for path in every for stat in [path.lstat()]]  # fmt: skip
 
     before = state()
     yield

@@ -208,10 +208,10 @@ class Gpu:
         name = {4: "cuGetProcAddress", 5: "cuGetProcAddress_v2"}[arguments]
         address = c_uint64()
         status = c_int(-1)
-        given: list[Any] = [symbol.encode(), ctypes.addressof(address), version, flags]
+        values: list[Any] = [symbol.encode(), ctypes.addressof(address), version, flags]
         if arguments == 5:
-            given.append(ctypes.addressof(status))
-        code = int(self.function(name, at)(*given))
+            values.append(ctypes.addressof(status))
+        code = int(self.function(name, at)(*values))
         return code, address.value, status.value
 
     def reopen(self, name: str) -> None:

@@ -119,13 +119,13 @@ class Gate:
         self, kind: str | None, name: str = "", start: bool = True, board: bool = True, **environment: str
     ) -> Program:
         """*kind* is also its name where it has no other; variables are given without ASTRARIUM_GATE_."""
-        given = {
+        settings = {
             "BOARD": str(self.board_path) if board else None,
             "CLASS": kind,
             "NAME": name or kind,
             **environment,
         }
-        variables = {f"ASTRARIUM_GATE_{variable}": text for variable, text in given.items() if text}
+        variables = {f"ASTRARIUM_GATE_{variable}": text for variable, text in settings.items() if text}
         self.programs.append(Program("libcuda.so.1", {**variables, "LD_PRELOAD": str(self.library)}, start))
         return self.programs[-1]
 

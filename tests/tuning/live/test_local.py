@@ -56,9 +56,9 @@ def fork_server() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalTrialBackend]:
-    with LocalTrialBackend(build, 2, Emulated(), tmp_path_factory.mktemp("backend"), patience=20.0) as made:
-        assert made.hear(LIMIT) == [GpusSeen((0, 1))]
-        yield made
+    with LocalTrialBackend(build, 2, Emulated(), tmp_path_factory.mktemp("backend"), patience=20.0) as opened:
+        assert opened.hear(LIMIT) == [GpusSeen((0, 1))]
+        yield opened
 
 
 class Until:

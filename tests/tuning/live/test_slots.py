@@ -51,8 +51,8 @@ def fork_server() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def backend() -> Iterator[LocalTrialBackend]:
-    with LocalTrialBackend(odd, 2, Emulated(), most=1) as made:
-        yield made
+    with LocalTrialBackend(odd, 2, Emulated(), most=1) as opened:
+        yield opened
 
 
 class Numbers:
@@ -190,8 +190,8 @@ def test_a_gpu_is_given_up_with_all_that_wait_on_it() -> None:
     [(SlotSetup(log="/nowhere/to/be/found"), "FileNotFoundError"), (SlotSetup("cuda:77"), "CUDA")],
 )
 def test_a_gpu_on_which_none_gets_ready_is_given_up_and_says_why(setup: SlotSetup, why: str) -> None:
-    made: Any = local
-    slots = LocalSlots({0: SlotTemplate(made.ForkServer(dict(os.environ), PRELOAD), setup)})
+    local_backend: Any = local
+    slots = LocalSlots({0: SlotTemplate(local_backend.ForkServer(dict(os.environ), PRELOAD), setup)})
     messages: list[SlotMessage] = []
 
     def heard_more_than(before: int) -> bool:

@@ -75,7 +75,7 @@ def _looks(where: Where, app: str | None) -> Iterator[dict[str, Any]]:
 
 
 def about(source: Source, seen: dict[str, Any], name: str) -> dict[str, Any]:
-    """One app: every decision with its reason, and its runs."""
+    """Return one app's story: every decision with its reason, and its runs."""
     from astrarium.cluster.live.service.state_folder import check_app
 
     check_app("--app", name, [entry["app"] for entry in seen["apps"]])
@@ -142,7 +142,7 @@ def _at(time: int | None) -> str:
 
 
 def read(source: Source) -> dict[str, Any]:
-    """As the arbiter last wrote it, and how long ago that was."""
+    """Return the status that the arbiter wrote last, and how long ago that was."""
     answer = source.status()
     seen: dict[str, Any] = {**answer["status"], "hooks": answer["hooks"]}
     ago = max(0.0, (time.time_ns() - seen.pop("wall")) / 1e9)

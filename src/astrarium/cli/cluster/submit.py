@@ -104,7 +104,7 @@ def _of_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name_of(command: str) -> str:
-    """Of what is run, by whom and when: a name of its own."""
+    """Make a name from what is run, when, and by which process: no other app has it."""
     words = command.split()
     script = next(
         (word for word in words if Path(word).suffix in (".py", ".sh")), words[0] if words else "app"

@@ -40,7 +40,7 @@ def name_of(command: list[str], chosen: str | None) -> str:
 
 
 def check_command(command: list[str]) -> None:
-    """Before anything is set up."""
+    """Refuse a command that cannot be run, before anything is set up."""
 
     if shutil.which(command[0]) is None:
         raise InputError("COMMAND", command[0], "a program that can be run")

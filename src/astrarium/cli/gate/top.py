@@ -74,7 +74,7 @@ def _watch(board: Board, interval: float) -> None:
 
 
 def shown(view: BoardView) -> dict[str, Any]:
-    """For --json: the look itself, and what follows from it."""
+    """Return what --json prints: the look itself, and what follows from it."""
     from astrarium.run.report import struct_as_dict
 
     board = struct_as_dict(view)

@@ -23,7 +23,7 @@ def router_wait(text: str | None, planned: bool) -> int | None:
 
 
 def share(text: str) -> float:
-    """'99%' or '0.99'"""
+    """Read a share, written '99%' or '0.99'."""
     number, percent, rest = text.strip().partition("%")
     try:
         value = float(number) / (100 if percent else 1)
@@ -58,7 +58,7 @@ def rivals(texts: list[str]) -> tuple[Choice, ...]:
 
 
 def _pieces(text: str) -> list[str]:
-    """Between the commas, but for those inside brackets."""
+    """Cut a text at its commas, but for those inside brackets."""
     pieces = [""]
     depth = 0
     for sign in text:
@@ -71,7 +71,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def check_files(scenario: Path, out: Path | None, plot: Path | None, overwrite: bool) -> None:
-    """Before the work begins."""
+    """Refuse files that could not be written, before the work begins."""
     from astrarium.serving.planning.plans import ENDINGS
 
     if out is not None and out.resolve() == scenario.resolve():

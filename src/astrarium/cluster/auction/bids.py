@@ -26,7 +26,8 @@ class BidOption(NamedTuple):
 
 
 class Bid(NamedTuple):
-    """The options of one bidder. *rho_old* is its rho without any: finite, as 1/rho = 0 ends comparisons."""
+    """At most one of its options wins. *rho_old* is the bidder's rho without any: finite, as 1/rho = 0 ends
+    comparisons."""
 
     bidder: int
     rho_old: float

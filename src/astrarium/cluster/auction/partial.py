@@ -62,7 +62,7 @@ class FairAssignment(NamedTuple):
 
 
 def auction(goods: Sequence[FreeMachine], bids: Sequence[Bid], effort: SearchEffort = USUAL) -> AuctionResult:
-    """Hold an auction."""
+    """Give the goods out proportionally fair, less the hidden payments that keep bids honest."""
     numbers = program(goods, bids)
     fair = fractions(numbers, bids, effort)
     won = won_gpus(numbers, fair.rows, goods)

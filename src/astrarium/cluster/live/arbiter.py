@@ -65,9 +65,9 @@ class ChosenPolicy(NamedTuple):
 
 
 class ArbiterSetup(NamedTuple):
-    """What an arbiter is started with. *read* turns what was submitted into an app. *wall* is the clock that
-    a later arbiter can go on with, *clock* the one that nobody sets. *observe* hears how long a `step` and a
-    `write` of the store took, and for how long the arbiter has to `wait` for its disk."""
+    """The composition makes it, a test makes its own. *read* turns what was submitted into an app. *wall* is
+    the clock that a later arbiter can go on with, *clock* the one that nobody sets. *observe* hears how long
+    a `step` and a `write` of the store took, and for how long the arbiter has to `wait` for its disk."""
 
     policy: ChosenPolicy
     read: Read

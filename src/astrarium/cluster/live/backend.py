@@ -96,7 +96,7 @@ class RunPart(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """An order to start a run. *gpus* as the cluster counts them; *parts* in the order of ranks."""
+    """It starts a run. *gpus* as the cluster counts them; *parts* in the order of ranks."""
 
     key: RunKey
     app: str

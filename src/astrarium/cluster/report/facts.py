@@ -19,7 +19,7 @@ _MOST_ROWS = 40
 
 
 def tables(case: Case) -> list[Table]:
-    """Of its whole life, what was decided; of an instant, who is before it."""
+    """Return what was decided of an app in its whole life; of an instant, who is before it."""
     if case.seen is None:
         return [story_table(history.story(case.record, case.row.app.id))]
     places = history.queue(case.seen, case.record)
@@ -74,7 +74,7 @@ def _until(until: Time) -> str:
 
 
 def plain(case: Case) -> dict[str, Any]:
-    """The facts, for --json."""
+    """Return the same facts as the tables hold, as plain data."""
     row = case.row
     seen = case.seen
     facts: dict[str, Any] = {

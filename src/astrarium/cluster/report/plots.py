@@ -50,7 +50,7 @@ def _completion(ax: Any, runs: Sequence[Drawn]) -> None:
 
 
 def _scores(ax: Any, runs: Sequence[Drawn]) -> None:
-    """Of runs that could have been spread: others have no say in it."""
+    """Draw the scores of runs that could have been spread, which are those on several GPUs."""
     for place, run in enumerate(runs):
         _cdf(ax, [ran.score for ran in run.record.ran if len(ran.gpus) > 1], place)
     ax.set(title="Placement scores (runs on several GPUs)", xlabel="1 / slowdown", ylabel="runs (%)")

@@ -121,7 +121,7 @@ def summarize(record: ClusterRecord) -> ClusterSummary:
 
 
 def summarize_apps(record: ClusterRecord) -> list[AppSummary]:
-    """In order of arrival."""
+    """Return what became of each app, in order of arrival."""
     runs: dict[int, list[Ran]] = {}
     for run in record.ran:
         runs.setdefault(run.app, []).append(run)

@@ -62,7 +62,7 @@ def _use(summary: ClusterSummary) -> list[str]:
 
 
 def apps_table(apps: Sequence[AppSummary]) -> Table:
-    """In order of arrival; those who fared worst if there are very many."""
+    """Return a row for each app, in order of arrival; if there are very many, for those who fared worst."""
     worst = sorted(apps, key=lambda app: (bool(app.rho), -app.rho.get(DEFINITIONS[0], 0.0)))
     shown = apps if len(apps) <= _MOST_APPS else worst[:_MOST_APPS]
     unit, size = unit_of(max((app.ended_s or 0.0 for app in apps), default=0.0))

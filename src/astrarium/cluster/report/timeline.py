@@ -45,7 +45,7 @@ def _names(record: ClusterRecord) -> Iterator[Entry]:
 
 
 def _slices(record: ClusterRecord, most: int) -> Iterator[Entry]:
-    """A lease; what ran there stands inside it."""
+    """Yield each lease, with what ran there inside it."""
     rows = {row.app.id: row.app for row in record.rows}
     for lease in record.held[:most]:
         app = rows[lease.app]

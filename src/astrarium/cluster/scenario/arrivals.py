@@ -26,7 +26,8 @@ Arrival = tuple[Time, App]
 
 
 def app_arrivals(scenario: ClusterScenario, largest: int) -> list[Arrival]:
-    """In order of time; apps are numbered in that order. None needs more GPUs at once than *largest*."""
+    """Return the apps of a scenario in order of time, and numbered so. None needs more GPUs at once than
+    *largest*."""
     apps = scenario.apps
     if isinstance(apps, schema.ThemisApps):
         arrivals = [_converted(drawn) for drawn in _themis(apps, scenario.seed)]

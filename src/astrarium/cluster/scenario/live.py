@@ -20,7 +20,7 @@ Retries = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
 class Address(NamedTuple):
-    """Where somebody listens."""
+    """A host and port to listen on, written HOST:PORT."""
 
     host: str
     port: int

@@ -19,7 +19,7 @@ from astrarium.core.quantities import FOREVER
 
 
 def live_apps(raw: Any, largest: int, home: Path, field: str = "app") -> Sequence[tuple[App, JobCommand]]:
-    """An app as written, with its command. It comes when it is submitted, whatever its arrival says."""
+    """Read an app as written, and its command. It comes when it is submitted, whatever its arrival says."""
     limits.check_size(raw, field)
     task, entry = _live_entry(raw, field)
     try:

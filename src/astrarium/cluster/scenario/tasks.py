@@ -17,7 +17,7 @@ from astrarium.core.errors import InputError
 
 
 class TaskEntry(msgspec.Struct, frozen=True):
-    """As in `JobCommand`; the command as one line, or as a list of words."""
+    """The keys of an app that become its `JobCommand`; the command as one line, or as a list of words."""
 
     command: str | tuple[str, ...]
     on_stop: OnStop = "checkpoint"
@@ -89,7 +89,7 @@ def simulated(raw: Any, field: str) -> Any:
 
 
 def task_entry(raw: Any, field: str) -> TaskEntry | None:
-    """None where it has no command."""
+    """Read the keys of an app that say what it runs; None where there are none."""
     written = {name: raw[name] for name in LIVE_FIELDS if name in raw} if isinstance(raw, dict) else {}
     if not written:
         return None

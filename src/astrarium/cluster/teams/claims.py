@@ -70,10 +70,10 @@ class ClaimStep(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a team claims now. *gangs*: GPUs that apps need at once which have waited for a turn; *together*:
-    the most that an app needs at once which has none; *within*: how many its budget allows (None: any), of
-    which it has *used* so much; *borrowed*: GPU time that it has borrowed; *came*: when the first of its apps
-    did that wants more."""
+    """What a team may have is found from it, anew for each decision. *gangs*: GPUs that apps need at once
+    which have waited for a turn; *together*: the most that an app needs at once which has none; *within*: how
+    many its budget allows (None: any), of which it has *used* so much; *borrowed*: GPU time that it has
+    borrowed; *came*: when the first of its apps did that wants more."""
 
     team: str
     rule: Team

@@ -27,8 +27,9 @@ Taken = list[tuple[AppRow, tuple[int, ...]]]  # GPUs, and whose they are
 
 @dataclass(frozen=True)
 class Moves:
-    """All moves of one decision. *targets*: how many GPUs each queue should have; *counts*: how many it could
-    use; *standing*: GPUs whose leases have just ended, with the apps whose jobs still stand there."""
+    """It turns targets into grants and revocations, for one decision. *targets*: how many GPUs each queue
+    should have; *counts*: how many it could use; *standing*: GPUs whose leases have just ended, with the apps
+    whose jobs still stand there."""
 
     now: Time
     rules: Rules

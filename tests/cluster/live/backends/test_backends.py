@@ -140,12 +140,12 @@ def test_a_job_that_is_stopped_goes_on_where_it_was(site: Site, home: Path, scri
 def test_an_order_is_carried_out_once(site: Site, home: Path, tmp_path: Path) -> None:
     task = python("import time; open('times', 'a').write('x'); time.sleep(1)", directory=str(tmp_path))
     one = site.backend(home)
-    given = order(one, 1, task)
-    one.start(given)
-    one.start(given)
+    ordered = order(one, 1, task)
+    one.start(ordered)
+    one.start(ordered)
     seen(one, 1, lambda run: (tmp_path / "times").exists())
     another = site.backend(home, 2)
-    another.start(given)
+    another.start(ordered)
     assert seen(another, 1).ended == "finished"
     assert (tmp_path / "times").read_text() == "x"
 
@@ -171,9 +171,9 @@ def test_an_arbiter_that_was_superseded_is_refused(site: Site, home: Path, scrip
     assert not another.look().runs
 
 
-def insist(one: Backend, given: Order) -> None:
+def insist(one: Backend, ordered: Order) -> None:
     """Some hear at once that they are superseded, some with an answer."""
-    one.start(given)
+    one.start(ordered)
     ends = time.monotonic() + 60
     while time.monotonic() < ends:
         one.look()
@@ -182,7 +182,7 @@ def insist(one: Backend, given: Order) -> None:
 
 @every_backend
 @pytest.mark.parametrize(
-    ("code", "ended", "told"),
+    ("code", "ended", "expected"),
     [
         ("raise SystemExit('it is over')", "failed", "exit code 1, it is over"),
         ("import os; os.kill(os.getpid(), 9)", "failed", "killed by SIGKILL (out of memory?)"),
@@ -190,11 +190,11 @@ def insist(one: Backend, given: Order) -> None:
         ("raise SystemExit(75)", "stopped", ""),
     ],
 )
-def test_endings_are_told_apart(site: Site, home: Path, code: str, ended: str, told: str) -> None:
+def test_endings_are_told_apart(site: Site, home: Path, code: str, ended: str, expected: str) -> None:
     one = site.backend(home)
     one.start(order(one, 1, python(code)))
-    found = seen(one, 1)
-    assert (found.ended, found.error) == (ended, told)
+    status = seen(one, 1)
+    assert (status.ended, status.error) == (ended, expected)
 
 
 @every_backend
@@ -215,7 +215,7 @@ pathlib.Path(os.environ["ASTRARIUM_FOLDER"], "rank-" + os.environ["RANK"]).write
 """
 
 
-def told(home: Path) -> list[dict[str, str]]:
+def environments_in(home: Path) -> list[dict[str, str]]:
     """What each rank has found in its environment."""
     return [json.loads(path.read_text()) for path in sorted(home.glob("apps/*/job-0/run-1/rank-*"))]
 
@@ -226,13 +226,15 @@ def test_a_gang_knows_its_ranks(site: Site, home: Path, processes: Any, ranks: i
     one = site.backend(home)
     one.start(order(one, 1, python(TELL, processes=processes, env={"MINE": "yes"}), 0, 1, gpus=2))
     assert seen(one, 1).ended == "finished"
-    found = told(home)
-    assert [row["RANK"] for row in found] == [str(rank) for rank in range(ranks)]
-    assert {row["WORLD_SIZE"] for row in found} == {str(ranks)}
-    assert {row["ASTRARIUM_GPUS"] for row in found} == {"4"}
-    assert {row["MINE"] for row in found} == {"yes"}
-    assert len({(row["MASTER_ADDR"], row["MASTER_PORT"]) for row in found}) == 1
-    assert [len(row["CUDA_VISIBLE_DEVICES"].split(",")) for row in found] == [1 if ranks == 4 else 2] * ranks
+    environments = environments_in(home)
+    assert [row["RANK"] for row in environments] == [str(rank) for rank in range(ranks)]
+    assert {row["WORLD_SIZE"] for row in environments} == {str(ranks)}
+    assert {row["ASTRARIUM_GPUS"] for row in environments} == {"4"}
+    assert {row["MINE"] for row in environments} == {"yes"}
+    assert len({(row["MASTER_ADDR"], row["MASTER_PORT"]) for row in environments}) == 1
+    assert [len(row["CUDA_VISIBLE_DEVICES"].split(",")) for row in environments] == [
+        1 if ranks == 4 else 2
+    ] * ranks
 
 
 @every_backend
@@ -240,8 +242,8 @@ def test_a_gang_lives_and_dies_as_one(site: Site, home: Path) -> None:
     code = "import os, time; os.environ['RANK'] == '1' and exit('no luck'); time.sleep(600)"
     one = site.backend(home, grace=0.5)
     one.start(order(one, 1, python(code, on_stop="restart"), 0, 1))
-    found = seen(one, 1)
-    assert (found.ended, found.error) == ("failed", "exit code 1, no luck")
+    status = seen(one, 1)
+    assert (status.ended, status.error) == ("failed", "exit code 1, no luck")
 
 
 @pytest.mark.parametrize("site", KINDS[1:3], indirect=True)
@@ -250,8 +252,8 @@ def test_a_gang_has_failed_also_where_the_rest_had_to_be_killed(site: Any, home:
     code = "import os, time; os.environ['RANK'] == '1' and exit('no luck'); time.sleep(600)"
     one = site.backend(home, grace=0.0, patience=0.0)
     one.start(order(one, 1, python(code, on_stop="restart"), 0, 1))
-    found = seen(one, 1)
-    assert (found.ended, found.error) == ("failed", "exit code 1, no luck")
+    status = seen(one, 1)
+    assert (status.ended, status.error) == ("failed", "exit code 1, no luck")
 
 
 @every_other
@@ -262,9 +264,9 @@ def test_a_run_is_lost_with_its_machine(site: Site, home: Path, script: Path) ->
     one.start(first)
     seen(one, 1, lambda run: run.progress > 0.1)
     site.lose(first.parts[1].machine)
-    found = seen(one, 1)
-    assert found.ended == "lost"
-    assert found.error
+    status = seen(one, 1)
+    assert status.ended == "lost"
+    assert status.error
     seen(one, 1, lambda _: list(one.look().machines) == [first.parts[0].machine])
     one.forget(RunKey(0, 0, 1))
     one.start(order(one, 2, task))
@@ -278,10 +280,10 @@ def test_a_run_that_is_given_up_before_its_gpus_are_free_has_not_started(
 ) -> None:
     """Somebody else has them: of that the policy knows nothing."""
     one = site.backend(home)
-    given = order(one, 1, JobCommand(words(script)), gpus=2)
-    site.occupy(given.parts[0].machine, 1)
-    one.start(given)
+    ordered = order(one, 1, JobCommand(words(script)), gpus=2)
+    site.occupy(ordered.parts[0].machine, 1)
+    one.start(ordered)
     seen(one, 1, lambda run: run.ended == "")
     one.stop(RunKey(0, 0, 1))
-    assert seen(one, 1) == RunStatus(given.gpus, "unstarted")
+    assert seen(one, 1) == RunStatus(ordered.gpus, "unstarted")
     assert not list(home.glob("apps/*/*/*/progress.json"))

@@ -40,7 +40,7 @@ def site() -> Iterator[FakeKubernetes]:
     one.close()
 
 
-def made(site: FakeKubernetes, kind: str) -> list[Any]:
+def objects(site: FakeKubernetes, kind: str) -> list[Any]:
     return [body for method, url, body in list(site.calls) if method == "POST" and url.endswith(f"/{kind}")]
 
 
@@ -66,7 +66,7 @@ def test_a_run_is_a_job_held_to_its_machines(site: FakeKubernetes, home: Path) -
     one.start(order(1, TRUE, (0, 2), (RunPart("left", (0,)), RunPart("right", (0,)))))
     assert seen(one, 1).ended == "finished"
     one.close()
-    [job] = made(site, "jobs")
+    [job] = objects(site, "jobs")
     spec = job["spec"]
     pod = job["spec"]["template"]["spec"]
     assert any(url.startswith("/apis/batch/v1/namespaces/lab/jobs") for _, url, _ in site.calls)
@@ -82,7 +82,7 @@ def test_a_run_is_a_job_held_to_its_machines(site: FakeKubernetes, home: Path) -
     assert pod["volumes"] == [{"name": "jobs", "persistentVolumeClaim": {"claimName": "data"}}]
     assert pod["serviceAccountName"] == "trainer"
     assert pod["terminationGracePeriodSeconds"] > 20
-    [service] = made(site, "services")
+    [service] = objects(site, "services")
     assert service["spec"]["clusterIP"] == "None"
     assert pod["subdomain"] == service["metadata"]["name"]
     assert one.address(order(1, TRUE, (0, 2), (RunPart("left", (0,)), RunPart("right", (0,))))) == (
@@ -96,7 +96,7 @@ def test_parts_of_unequal_size_are_several_jobs(site: FakeKubernetes, home: Path
     parts = (RunPart("right", (0, 1)), RunPart("left", (1,)))
     one.start(order(1, JobCommand((sys.executable, "-c", code)), (2, 3, 1), parts))
     assert seen(one, 1).ended == "finished"
-    pods = [job["spec"]["template"]["spec"] for job in made(site, "jobs")]
+    pods = [job["spec"]["template"]["spec"] for job in objects(site, "jobs")]
     assert [pod["containers"][0]["resources"]["limits"][GPU] for pod in pods] == ["2", "1"]
     logs = sorted(home.glob("apps/*/*/*/part-*/log-*.txt"))
     assert [path.read_text() for path in logs] == ["0 0,1\n", "1 0\n"]
@@ -106,7 +106,7 @@ def test_a_gang_waits_in_a_queue_of_kueue(site: FakeKubernetes, home: Path) -> N
     site.admits = False
     one = site.backend(home, options={"gang": "kueue", "queue": "team"})
     one.start(order(1, TRUE))
-    [job] = waited(lambda: made(site, "jobs"))
+    [job] = waited(lambda: objects(site, "jobs"))
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
     assert site.held["jobs"][job["metadata"]["name"]]["spec"]["suspend"]
     assert one.look().runs == {KEY: RunStatus((0,))}
@@ -118,7 +118,7 @@ def test_a_gang_of_volcano_is_a_pod_group(site: FakeKubernetes, home: Path) -> N
     one = site.backend(home, options={"gang": "volcano", "queue": "team"})
     one.start(order(1, TRUE, (0, 2), (RunPart("left", (0,)), RunPart("right", (0,)))))
     assert seen(one, 1).ended == "finished"
-    [group], [job] = made(site, "podgroups"), made(site, "jobs")
+    [group], [job] = objects(site, "podgroups"), objects(site, "jobs")
     assert group["spec"] == {"minMember": 2, "queue": "team"}
     template = job["spec"]["template"]
     assert template["spec"]["schedulerName"] == "volcano"
@@ -130,13 +130,13 @@ def test_a_gang_of_volcano_is_a_pod_group(site: FakeKubernetes, home: Path) -> N
 def test_what_was_made_before_is_left_alone(site: FakeKubernetes, home: Path, tmp_path: Path) -> None:
     """The arbiter before has died before it could see that its Job was made."""
     code = "import time; open('times', 'a').write('x'); time.sleep(1)"
-    given = order(1, JobCommand((sys.executable, "-c", code), directory=str(tmp_path)))
+    ordered = order(1, JobCommand((sys.executable, "-c", code), directory=str(tmp_path)))
     one = site.backend(home)
-    one.start(given)
+    one.start(ordered)
     waited(lambda: (tmp_path / "times").exists())
-    one.submit(given)
+    one.submit(ordered)
     assert seen(one, 1).ended == "finished"
-    assert len(made(site, "jobs")) == 2
+    assert len(objects(site, "jobs")) == 2
     assert len(site.held["jobs"]) == 1
     assert (tmp_path / "times").read_text() == "x"
 
@@ -152,7 +152,9 @@ def test_while_the_server_does_not_answer_nothing_is_lost(
     seen(one, 1, lambda run: run.progress > 0.05)
     site.broken = dict.fromkeys(("GET", "POST", "DELETE"), trouble)
     before = one.look()
-    now = waited(lambda: (found := one.look()).runs[KEY].progress > before.runs[KEY].progress + 0.1 and found)
+    now = waited(
+        lambda: (snapshot := one.look()).runs[KEY].progress > before.runs[KEY].progress + 0.1 and snapshot
+    )
     assert now.machines == before.machines
     one.stop(KEY)  # is heard through its folder
     assert seen(one, 1).ended == "stopped"
@@ -180,14 +182,14 @@ def test_an_image_that_cannot_be_pulled_is_told(site: FakeKubernetes, home: Path
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "ended", "told"),
+    ("status", "code", "ended", "expected"),
     [({}, 137, "failed", "OOMKilled, exit code 137"),
      ({"reason": "Evicted", "message": "low on memory"}, 137, "lost", "Kubernetes: Evicted: low on memory"),
      ({"conditions": [{"type": "DisruptionTarget", "status": "True"}]}, 137, "lost",
       "Kubernetes: OOMKilled, exit code 137")],
 )  # fmt: skip
 def test_how_a_pod_without_an_outcome_ended(
-    site: FakeKubernetes, home: Path, status: Any, code: int, ended: str, told: str
+    site: FakeKubernetes, home: Path, status: Any, code: int, ended: str, expected: str
 ) -> None:
     one = site.backend(home)
     one.start(order(1, JobCommand(("sleep", "600"))))
@@ -197,8 +199,8 @@ def test_how_a_pod_without_an_outcome_ended(
     site.lose_process(name)
     pod["status"].update(status)
     site.end(pod, code, "OOMKilled")
-    found = seen(one, 1)
-    assert (found.ended, found.error) == (ended, told)
+    seen_status = seen(one, 1)
+    assert (seen_status.ended, seen_status.error) == (ended, expected)
 
 
 def test_a_pod_that_somebody_deletes_writes_its_checkpoint(
@@ -208,8 +210,8 @@ def test_a_pod_that_somebody_deletes_writes_its_checkpoint(
     one.start(order(1, JobCommand(words(script, 60, 0.05))))
     seen(one, 1, lambda run: run.progress > 0.1)
     one.ask(KEY)
-    found = seen(one, 1)
-    assert (found.ended, found.error, found.kept > 0.1) == ("lost", "Kubernetes has ended it", True)
+    status = seen(one, 1)
+    assert (status.ended, status.error, status.kept > 0.1) == ("lost", "Kubernetes has ended it", True)
 
 
 def kubeconfig(path: Path, server: str, user: str) -> None:
@@ -235,14 +237,14 @@ def test_the_server_is_found_as_kubectl_finds_it(site: FakeKubernetes, home: Pat
 
 
 @pytest.mark.parametrize(
-    ("user", "told"),
+    ("user", "expected"),
     [("", r"live\.backend: expected a kubeconfig with a current context"),
      ("{exec: {command: aws}}", r"live\.address: expected the address of `kubectl proxy`")],
 )  # fmt: skip
-def test_who_cannot_be_known_is_told(tmp_path: Path, user: str, told: str) -> None:
+def test_who_cannot_be_known_is_told(tmp_path: Path, user: str, expected: str) -> None:
     if user:
         kubeconfig(tmp_path / "config", "https://127.0.0.1:1", user)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=expected):
         found_server()
 
 

@@ -83,8 +83,10 @@ app(sys.argv[1:])
 def test_a_backend_that_takes_the_signal_does_not_keep_it(home: Path, script: Path, tmp_path: Path) -> None:
     """Ray's driver leaves on SIGTERM; ours drains."""
     words = ["run", str(cluster_file(tmp_path, script)), "--state", str(home), "--stay"]
-    with arbiter(tmp_path / "cluster.yaml", home) as one, one.words.open("wb") as said:
-        one.process = subprocess.Popen([sys.executable, "-c", AS_RAY_DOES, *words], stderr=said, stdout=said)
+    with arbiter(tmp_path / "cluster.yaml", home) as one, one.words.open("wb") as output:
+        one.process = subprocess.Popen(
+            [sys.executable, "-c", AS_RAY_DOES, *words], stderr=output, stdout=output
+        )
         one.waited(lambda: list(home.glob("apps/*/job-*/run-*/ready")), "a job runs")
         assert one.send(signal.SIGTERM) == 0, one.words.read_text()
         assert "drained" in one.words.read_text()
@@ -111,20 +113,20 @@ def test_apps_are_submitted_asked_about_and_withdrawn(
         long = f"{sys.executable} {script} 100000 0.05"
         submit = ("cluster", "submit", *state, "--wait", "60")
         assert call(*submit, "--command", long, "--name", "mine", "--gpus", "3").out == "mine: accepted\n"
-        told = call(*submit, "--command", long, "--name", "mine")
-        assert told.code == 2
-        assert "mine: refused: name: expected one that no other app has had here (got 'mine')" in told.err
-        told = call(*submit, "--command", "no-such-program 5", "--name", "lost")
-        assert told.code == 2
-        assert "refused: app.command: expected a program that is in PATH" in told.err
-        assert "(got 'no-such-program')" in told.err
-        told = call(*submit, "--command", long, "--name", "huge", "--gpus", "99")
-        assert "app.gpus: expected at most 4 GPUs" in told.err
+        result = call(*submit, "--command", long, "--name", "mine")
+        assert result.code == 2
+        assert "mine: refused: name: expected one that no other app has had here (got 'mine')" in result.err
+        result = call(*submit, "--command", "no-such-program 5", "--name", "lost")
+        assert result.code == 2
+        assert "refused: app.command: expected a program that is in PATH" in result.err
+        assert "(got 'no-such-program')" in result.err
+        result = call(*submit, "--command", long, "--name", "huge", "--gpus", "99")
+        assert "app.gpus: expected at most 4 GPUs" in result.err
         one.waited(lambda: len(one.query("SELECT * FROM apps WHERE outcome = 'finished'")) == 3, "others end")
         one.waited(lambda: list(home.glob("apps/*mine/job-0/run-1/ready")), "it runs")
-        found = call("cluster", "status", *state, "--json").json
-        assert found["arbiter"] is True
-        mine = next(app for app in found["apps"] if app["app"] == "mine")
+        answer = call("cluster", "status", *state, "--json").json
+        assert answer["arbiter"] is True
+        mine = next(app for app in answer["apps"] if app["app"] == "mine")
         assert len(mine["gpus"]) == 3
         story = call("cluster", "status", *state, "--app", "mine", "--json").json
         assert [(decision["what"], decision["why"]) for decision in story["decisions"]] == [
@@ -190,11 +192,13 @@ def test_logs_are_printed_and_followed(call: Any, home: Path, script: Path, tmp_
         (tmp_path / "go").touch()
         assert follows.communicate(timeout=60)[0] == b"bye\n"
         one.end()
-        told = "==> job-0/run-1/part-0/log-0.txt <==\njob 0\n==> job-1/run-1/part-0/log-0.txt <==\njob 1\n"
-        assert call("cluster", "logs", "twins", *state).out == told
+        expected = (
+            "==> job-0/run-1/part-0/log-0.txt <==\njob 0\n==> job-1/run-1/part-0/log-0.txt <==\njob 1\n"
+        )
+        assert call("cluster", "logs", "twins", *state).out == expected
         assert call("cluster", "logs", "silent", *state).err == "silent: it has written nothing yet\n"
-        told = "APP: expected an app of this cluster, such as talks, twins, silent; did you mean 'twins'?"
-        assert told in call("cluster", "logs", "twin", *state).error
+        expected = "APP: expected an app of this cluster, such as talks, twins, silent; did you mean 'twins'?"
+        assert expected in call("cluster", "logs", "twin", *state).error
 
 
 @pytest.mark.thorough
@@ -219,9 +223,9 @@ def test_a_job_that_fails_is_told_at_once_and_in_the_end(home: Path, script: Pat
         one.start()
         assert one.process is not None
         assert one.process.wait(60) == 1
-        told = one.words.read_text()
-        assert "bad job 0, run 1 failed: exit code 1, no data" in told
-        assert "bad job 0, run 2 failed: exit code 1, no data" in told
+        words = one.words.read_text()
+        assert "bad job 0, run 1 failed: exit code 1, no data" in words
+        assert "bad job 0, run 2 failed: exit code 1, no data" in words
         assert one.query("SELECT outcome, reason FROM apps") == [
             ("failed", "job 0 failed: exit code 1, no data")
         ]
@@ -254,8 +258,8 @@ def test_what_is_left_while_no_arbiter_runs_is_found_by_the_next(
         )
         one.start()
         one.end()
-        found = one.query("SELECT name, outcome FROM apps")
-        assert found == [("first", "finished"), ("x", "finished"), ("y", "withdrawn")]
+        rows = one.query("SELECT name, outcome FROM apps")
+        assert rows == [("first", "finished"), ("x", "finished"), ("y", "withdrawn")]
         assert [row[0].partition(":")[0] for row in one.query("SELECT answer FROM inbox ORDER BY id")] == [
             "accepted", "refused", "accepted", "accepted",
         ]  # fmt: skip
@@ -265,17 +269,17 @@ def test_what_is_left_while_no_arbiter_runs_is_found_by_the_next(
 
 def test_a_state_folder_that_cannot_be_written_is_named(call: Any, script: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
-    found = call("run", str(cluster_file(tmp_path, script)), "--state", str(tmp_path / "taken"))
-    assert found.code == 2
-    assert f"error: {tmp_path / 'taken'}: Not a directory" in found.err
+    result = call("run", str(cluster_file(tmp_path, script)), "--state", str(tmp_path / "taken"))
+    assert result.code == 2
+    assert f"error: {tmp_path / 'taken'}: Not a directory" in result.err
 
 
 def test_a_store_that_is_none_is_named(call: Any, script: Path, tmp_path: Path) -> None:
     (tmp_path / "here.state").mkdir()
     (tmp_path / "here.state/cluster.db").write_text("garbage" * 1000)
-    found = call("run", str(cluster_file(tmp_path, script)), "--state", str(tmp_path / "here.state"))
-    assert found.code == 2
-    assert f"error: {tmp_path / 'here.state'}: the store cannot be read or written: file is not" in found.err
+    result = call("run", str(cluster_file(tmp_path, script)), "--state", str(tmp_path / "here.state"))
+    assert result.code == 2
+    assert f"error: {tmp_path / 'here.state'}: the store cannot be read or written: file is not" in result.err
 
 
 def test_a_cluster_that_has_written_nothing_begins_now(tmp_path: Path) -> None:
@@ -286,7 +290,7 @@ def test_a_cluster_that_has_written_nothing_begins_now(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"apps": [{"name": "a", "length": "1s"}]}, "apps[0].command: expected a command"),
         ({"apps": [{"name": "a", "length": "1s", "gpus": 9, "command": "x"}]}, "at most 4 GPUs"),
@@ -325,11 +329,13 @@ def test_a_cluster_that_has_written_nothing_begins_now(tmp_path: Path) -> None:
         ({"apps": [{"name": "a", "length": "1s", "command": "x", "on_stop": "maybe"}]}, "apps[0].on_stop"),
     ],
 )
-def test_files_that_cannot_be_run(call: Any, tmp_path: Path, script: Path, changes: Any, told: str) -> None:
+def test_files_that_cannot_be_run(
+    call: Any, tmp_path: Path, script: Path, changes: Any, expected: str
+) -> None:
     file = cluster_file(tmp_path, script, **changes)
-    found = call("run", str(file), "--state", str(tmp_path / "none"))
-    assert found.code == 2
-    assert told in found.err
+    result = call("run", str(file), "--state", str(tmp_path / "none"))
+    assert result.code == 2
+    assert expected in result.err
     assert not (tmp_path / "none").exists()
 
 
@@ -339,7 +345,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("status",), "--state: expected the state folder"),
         (("submit", "--name", "x"), "--command: expected a command"),
@@ -356,7 +362,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("withdraw", "x", "--state", "nowhere"), "--state"),
     ],
 )
-def test_questions_that_cannot_be_answered(call: Any, elsewhere: None, arguments: Any, told: str) -> None:
-    found = call("cluster", *arguments)
-    assert found.code == 2
-    assert told in found.err
+def test_questions_that_cannot_be_answered(call: Any, elsewhere: None, arguments: Any, expected: str) -> None:
+    result = call("cluster", *arguments)
+    assert result.code == 2
+    assert expected in result.err

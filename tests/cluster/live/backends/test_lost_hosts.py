@@ -56,15 +56,15 @@ def test_a_run_that_was_given_up_is_stopped_and_never_looked_at(tmp_path: Path, 
         office.seen(1)
         office.forget(1)
         office.started(on(2, task, "right.1"))
-        given = office.backend._store._begun["0-app/job-0"].given
-        assert given is not None
+        checkpoint = office.backend._store._begun["0-app/job-0"].given
+        assert checkpoint is not None
         left.start()
         office.machines(["left.2", "right.1"])
         waited(lambda: office.backend.look() and not alive(left))
         assert any("run 1 is stopped: it was given up" in line for line in left.words)
         newest = office.backend._newest("0-app/job-0")
         assert newest is not None
-        assert newest.run == 2 or newest.name == given.name
+        assert newest.run == 2 or newest.name == checkpoint.name
         assert office.backend.look().runs.keys() == {RunKey(0, 0, 2)}
 
 

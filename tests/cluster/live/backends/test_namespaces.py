@@ -111,12 +111,12 @@ def agents(net: Net, tmp_path: Path) -> Iterator[list[AgentProcess]]:
     key = tmp_path / "cluster.key"
     key.touch(mode=0o600)
     key.write_text(os.urandom(32).hex())
-    found = [
+    processes = [
         AgentProcess(tmp_path / name, f"{NETWORK}.1:7070", key, ["ip", "netns", "exec", host])
         for name, host in zip(("left", "right"), net.hosts, strict=True)
     ]
-    yield found
-    for one in found:
+    yield processes
+    for one in processes:
         one.kill()
     end_keepers(tmp_path)
 
@@ -139,10 +139,10 @@ def job(script: Path, name: str, steps: int, **more: Any) -> dict[str, Any]:
 
 def results(tmp_path: Path) -> dict[str, list[int]]:
     """By app: what its runs said, on whichever host they were."""
-    found: dict[str, list[int]] = {}
+    sums: dict[str, list[int]] = {}
     for path in tmp_path.glob("*/*/apps/*/job-0/run-*/result.json"):
-        found.setdefault(path.parts[-4].partition("-")[2], []).append(json.loads(path.read_text())["count"])
-    return found
+        sums.setdefault(path.parts[-4].partition("-")[2], []).append(json.loads(path.read_text())["count"])
+    return sums
 
 
 LOST = "SELECT * FROM steps WHERE events LIKE '%MachineLost%'"
@@ -159,9 +159,9 @@ def test_two_hosts_with_a_gang_over_both(agents: list[AgentProcess], script: Pat
         one.start()
         one.end()
         check_accounts(one)
-    found = results(tmp_path)
-    assert found.pop("gang") == [100]
-    assert found == {f"one-{n}": [60 + n] for n in range(3)}
+    sums = results(tmp_path)
+    assert sums.pop("gang") == [100]
+    assert sums == {f"one-{n}": [60 + n] for n in range(3)}
     for host in ("left", "right"):
         assert list((tmp_path / host).glob("*/orders/*-one-*/job-0/run-*/part-0/outcome.json"))
     assert one.query("SELECT count(*) FROM runs WHERE outcome = 'stopped'") > [(0,)]
@@ -179,8 +179,8 @@ def test_a_cable_is_cut_and_the_arbiter_killed(
         number = 0 if list(tmp_path.glob("left/*/apps/*-long")) else 1
         net.plug(number, "down")
         one.waited(lambda: one.query(LOST), "the loss is seen")
-        told = one.query("SELECT runs.outcome, error FROM runs JOIN apps ON app = id WHERE name = 'long'")
-        assert told[0] == ("lost", "its machine is gone")
+        rows = one.query("SELECT runs.outcome, error FROM runs JOIN apps ON app = id WHERE name = 'long'")
+        assert rows[0] == ("lost", "its machine is gone")
         one.kill()
         one.start()
         one.waited(lambda: one.query("SELECT * FROM meta WHERE key='epoch' AND value=2"), "a second arbiter")

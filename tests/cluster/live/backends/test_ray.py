@@ -66,8 +66,8 @@ def machines(count: int, gpus: int) -> Iterator[Any]:
 
 @pytest.fixture
 def three(alone: object) -> Iterator[Any]:
-    with machines(3, gpus=4) as found:
-        yield found
+    with machines(3, gpus=4) as cluster:
+        yield cluster
 
 
 class Alone:
@@ -106,8 +106,8 @@ def in_use(jobs: Path, nodes: list[Any]) -> Any:
 
 
 def _lives(part: Path) -> bool:
-    told = part / "told.json"
-    up = told.exists() and json.loads(told.read_text())["ready"]
+    claims = part / "told.json"
+    up = claims.exists() and json.loads(claims.read_text())["ready"]
     return bool(up) and not (part / "outcome.json").exists()
 
 

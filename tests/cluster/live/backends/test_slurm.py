@@ -70,7 +70,7 @@ def test_a_run_is_one_job_with_our_name_pinned_to_its_machines(slurm: FakeSlurm,
     parts = (RunPart("right", (0,)), RunPart("left", (1,)))
     one.start(order(1, JobCommand(("true",)), (2, 1), parts))
     assert seen(one, 1).ended == "finished"
-    [given] = slurm.submitted()
+    [submitted] = slurm.submitted()
     assert {
         f"--job-name={one.run_name(KEY)}",
         "--nodelist=right,left",
@@ -81,8 +81,8 @@ def test_a_run_is_one_job_with_our_name_pinned_to_its_machines(slurm: FakeSlurm,
         "--partition=gpu",
         "--account=lab",
         "--mem-per-gpu=32G",
-    } <= set(given)
-    assert ":" not in given
+    } <= set(submitted)
+    assert ":" not in submitted
 
 
 def test_parts_of_unequal_size_make_a_heterogeneous_job(slurm: FakeSlurm, home: Path) -> None:
@@ -93,10 +93,10 @@ def test_parts_of_unequal_size_make_a_heterogeneous_job(slurm: FakeSlurm, home: 
     parts = (RunPart("right", (0, 1)), RunPart("left", (0,)))
     one.start(order(1, JobCommand((sys.executable, "-c", code)), (2, 3, 0), parts))
     assert seen(one, 1).ended == "finished"
-    [given] = slurm.submitted()
-    cut = given.index(":")
-    assert {"--nodelist=right", "--gres=gpu:2"} <= set(given[:cut])
-    assert {"--nodelist=left", "--gres=gpu:1", f"--job-name={one.run_name(KEY)}"} <= set(given[cut:])
+    [submitted] = slurm.submitted()
+    cut = submitted.index(":")
+    assert {"--nodelist=right", "--gres=gpu:2"} <= set(submitted[:cut])
+    assert {"--nodelist=left", "--gres=gpu:1", f"--job-name={one.run_name(KEY)}"} <= set(submitted[cut:])
     logs = sorted(home.glob("apps/*/*/*/part-*/log-*.txt"))
     assert [path.read_text() for path in logs] == ["0 right 0,1\n", "1 left 1\n"]
 
@@ -130,15 +130,15 @@ def test_an_arbiter_that_died_before_it_handed_a_run_over(slurm: FakeSlurm, home
         slurm.backend(home)
     (slurm.folder / "down").unlink()
     one = slurm.backend(home)
-    given = order(1, JobCommand(words(script)))
+    ordered = order(1, JobCommand(words(script)))
     (slurm.folder / "down").touch()
-    one.start(given)
+    one.start(ordered)
     waited(lambda: one.look().runs == {KEY: RunStatus((0,))} and not slurm.jobs())
     one.close()
     (slurm.folder / "down").unlink()
     another = slurm.backend(home, 2)
     assert not another.look().runs  # it is not there, and will be ordered again if the books want it
-    another.start(given)
+    another.start(ordered)
     assert seen(another, 1).ended == "finished"
     assert len(slurm.jobs()) == 1
 
@@ -150,7 +150,9 @@ def test_while_the_controller_is_silent_nothing_is_lost(slurm: FakeSlurm, home: 
     (slurm.folder / "down").touch()
     before = one.look()
     one.start(Order(RunKey(0, 1, 1), "app", (2,), (RunPart("right", (0,)),), JobCommand(words(script, 5))))
-    now = waited(lambda: (found := one.look()).runs[KEY].progress > before.runs[KEY].progress + 0.2 and found)
+    now = waited(
+        lambda: (snapshot := one.look()).runs[KEY].progress > before.runs[KEY].progress + 0.2 and snapshot
+    )
     assert now.machines == before.machines
     assert now.runs[RunKey(0, 1, 1)] == RunStatus((2,))
     one.stop(KEY)  # is heard through its folder
@@ -176,9 +178,9 @@ def test_a_job_that_slurm_refuses_has_failed_in_its_words(slurm: FakeSlurm, home
     (slurm.folder / "refuse").write_text("Invalid account or account/partition combination specified")
     one = slurm.backend(home)
     one.start(order(1, JobCommand(("true",))))
-    found = seen(one, 1)
-    assert found.ended == "failed"
-    assert found.error.endswith("Invalid account or account/partition combination specified")
+    status = seen(one, 1)
+    assert status.ended == "failed"
+    assert status.error.endswith("Invalid account or account/partition combination specified")
 
 
 def test_a_keeper_that_cannot_be_started_has_failed_with_the_words_of_the_log(
@@ -187,8 +189,8 @@ def test_a_keeper_that_cannot_be_started_has_failed_with_the_words_of_the_log(
     one = slurm.backend(home)
     (home / "keeping" / "__main__.py").write_text("raise SystemExit('no disk')")
     one.start(order(1, JobCommand(("true",))))
-    found = seen(one, 1)
-    assert (found.ended, found.error) == (
+    status = seen(one, 1)
+    assert (status.ended, status.error) == (
         "failed",
         "FAILED, srun: error: left: task 0: Exited with exit code 1",
     )
@@ -201,9 +203,9 @@ def test_a_job_that_somebody_else_cancels_is_lost_and_keeps_its_checkpoint(
     one.start(order(1, JobCommand(words(script, 40, 0.05))))
     seen(one, 1, lambda run: run.progress > 0.1)
     subprocess.run(["scancel", f"--name={one.run_name(KEY)}"], check=True)
-    found = seen(one, 1)
-    assert (found.ended, found.error) == ("lost", "Slurm has ended it")
-    assert found.kept > 0.1
+    status = seen(one, 1)
+    assert (status.ended, status.error) == ("lost", "Slurm has ended it")
+    assert status.kept > 0.1
     one.forget(KEY)
     one.start(order(2, JobCommand(words(script, 40, 0.05))))
     assert seen(one, 2).ended == "finished"
@@ -220,8 +222,8 @@ def test_a_run_on_a_node_that_is_drained_can_still_be_stopped(
     waited(lambda: "left" not in one.look().machines)
     assert one.look().runs[KEY].ended == ""
     one.stop(KEY)
-    found = seen(one, 1)
-    assert (found.ended, found.kept > 0.05) == ("stopped", True)
+    status = seen(one, 1)
+    assert (status.ended, status.kept > 0.05) == ("stopped", True)
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,9 @@ def test_the_operator_hears_what_is_needed_now_and_then_and_when_it_goes_on(
     assert not one.missing
     tried(one, *[error] * 20)
     assert one.missing
-    [told] = capsys.readouterr().err.splitlines()
-    assert told.startswith(f"the arbiter waits: {tmp_path} cannot be written ({error}); ")
-    assert re.search(r"MB are free there, about 0\.\d\d MB are needed", told)
+    [printed] = capsys.readouterr().err.splitlines()
+    assert printed.startswith(f"the arbiter waits: {tmp_path} cannot be written ({error}); ")
+    assert re.search(r"MB are free there, about 0\.\d\d MB are needed", printed)
     times.now += DiskWait.SAY
     tried(one, *[error] * 20)
     assert len(capsys.readouterr().err.splitlines()) == 1
@@ -90,14 +90,14 @@ def test_that_it_waits_is_an_event_when_that_can_be_written(
         with one.waited_for():
             pass
     monkeypatch.setattr(cluster.arbiter.store, "tell", real)
-    found = cluster.rows("SELECT at, kind, name, reason FROM events WHERE kind != 'arbiter_started'")
-    assert [(row["at"] - began, row["kind"], row["name"]) for row in found] == [
+    rows = cluster.rows("SELECT at, kind, name, reason FROM events WHERE kind != 'arbiter_started'")
+    assert [(row["at"] - began, row["kind"], row["name"]) for row in rows] == [
         (1 * SECOND, "arbiter_waits", "arbiter 1"),
         (4 * SECOND, "arbiter_goes_on", "arbiter 1"),
     ]
-    assert found[0]["reason"].startswith(f"{tmp_path} cannot be written (")
-    assert found[0]["reason"].endswith("MB are needed")
-    assert (found[1]["reason"], waits[-1]) == ("it has waited 3 s", 0)
+    assert rows[0]["reason"].startswith(f"{tmp_path} cannot be written (")
+    assert rows[0]["reason"].endswith("MB are needed")
+    assert (rows[1]["reason"], waits[-1]) == ("it has waited 3 s", 0)
     cluster.die_and_come_back()
     [begins] = cluster.rows("SELECT reason FROM events ORDER BY id DESC LIMIT 1")
     assert "the one before left without a word" in begins["reason"]

@@ -39,9 +39,9 @@ def test_a_checkpoint_without_room_leaves_the_one_before_it(
         one.checkpoint(step)
         if step == 70:
             assert Session().restore() == 10
-            told = json.loads((one.folder / "progress.json").read_text())
-            assert told["kept"] == 0.11
-            assert told["progress"] > 0.6
+            report = json.loads((one.folder / "progress.json").read_text())
+            assert report["kept"] == 0.11
+            assert report["progress"] > 0.6
     assert Session().restore() == 99
     assert sorted(path.name for path in one.folder.iterdir()) == ["checkpoint", "progress.json", "ready"]
     first, second = capsys.readouterr().err.splitlines()

@@ -46,10 +46,10 @@ def test_a_step_that_finds_no_room_is_written_later_and_nothing_is_ordered_befor
     failures = 0
     real = store._rows.write
 
-    def sometimes(*given: Any) -> None:
+    def sometimes(*arguments: Any) -> None:
         nonlocal writes
         writes += 1
-        real(*given)
+        real(*arguments)
         if writes % 3:
             raise database_full()
 
@@ -88,9 +88,9 @@ def test_a_store_that_is_really_full(tmp_path: Path) -> None:
     store.answer_later(cluster.submit("huge", 9), "x" * 10**6)
     for _ in range(3):
         cluster.clock.pass_seconds(0.5)
-        with pytest.raises(sqlite3.OperationalError, match="full") as found:
+        with pytest.raises(sqlite3.OperationalError, match="full") as raised:
             cluster.arbiter.turn()
-        assert found.value.sqlite_errorcode == sqlite3.SQLITE_FULL
+        assert raised.value.sqlite_errorcode == sqlite3.SQLITE_FULL
         assert store.behind
     store._db.execute(f"PRAGMA max_page_count = {pages + 1000}")
     cluster.go(60)
@@ -126,9 +126,9 @@ def test_a_slow_disk_makes_nobody_dead_and_no_lease_end_twice(
         cluster.submit(f"app {number}", 2)
     real = cluster.arbiter.store.write
 
-    def slowly(*given: Any) -> None:
+    def slowly(*arguments: Any) -> None:
         cluster.clock.pass_seconds(7)
-        real(*given)
+        real(*arguments)
 
     monkeypatch.setattr(cluster.arbiter.store, "write", slowly)
     cluster.go(300)

@@ -119,9 +119,9 @@ def test_all_goes_on_when_there_is_room_again(small: Path, tmp_path: Path) -> No
     with arbiter(cluster_file(tmp_path), small / "here.state") as one:
         started(one, tmp_path)
         filled(one, small)
-        [told] = [line for line in one.words.read_text().splitlines() if WAITS in line]
-        assert f"{one.home} cannot be written (database or disk is full)" in told
-        assert "MB are free there, about" in told
+        [warning] = [line for line in one.words.read_text().splitlines() if WAITS in line]
+        assert f"{one.home} cannot be written (database or disk is full)" in warning
+        assert "MB are free there, about" in warning
         assert GOES_ON not in one.words.read_text()
         (small / "fill").unlink()
         one.end()
@@ -160,8 +160,8 @@ def test_jobs_begin_when_there_is_room_for_them(small: Path, tmp_path: Path) -> 
     fill(small)
     with arbiter(file, tmp_path / "here.state") as one:
         one.start()
-        told = "job 0, run 1 cannot begin yet: [Errno 28] No space left on device"
-        one.waited(lambda: one.words.read_text().count(told) == 2, "it says what it waits for")
+        expected = "job 0, run 1 cannot begin yet: [Errno 28] No space left on device"
+        one.waited(lambda: one.words.read_text().count(expected) == 2, "it says what it waits for")
         assert one.query("SELECT outcome FROM runs") == [("open",)] * 2
         assert not list(small.glob("jobs/apps/*/*/*/*"))
         (small / "fill").unlink()

@@ -143,8 +143,8 @@ def elastic_file(tmp_path: Path, script: Path, how: str, grace: str) -> Path:
 
 def seen(tmp_path: Path) -> list[Any]:
     path = tmp_path / "seen.json"
-    found: list[Any] = json.loads(path.read_text())["seen"] if path.exists() else []
-    return found
+    gpus_seen: list[Any] = json.loads(path.read_text())["seen"] if path.exists() else []
+    return gpus_seen
 
 
 def outcomes(one: Arbiter) -> list[Any]:

@@ -36,8 +36,8 @@ def errand(verb: str, app: Path, about: Any, *words: str, given: bytes | None = 
         if given is not None:
             with contextlib.suppress(BrokenPipeError):
                 one.write(given)
-        found = b"" if given is not None else b"".join(iter(lambda: one.read(1 << 20), b""))
-        return one.ended_well(), found
+        output = b"" if given is not None else b"".join(iter(lambda: one.read(1 << 20), b""))
+        return one.ended_well(), output
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_whatever_a_checkpoint_is_it_is_packed_as_that(run: Path, outside: Path,
     STRANGE[kind](run / CHECKPOINT, outside)
     (run / RESULT).symlink_to(outside / "secret")
     with untouched(outside):
-        _, found = errand("pack", run.parents[1], ["job-0", "run-1"])
-    assert json.loads(found.partition(b"\n")[0])
-    assert SECRET not in found
+        _, packed = errand("pack", run.parents[1], ["job-0", "run-1"])
+    assert json.loads(packed.partition(b"\n")[0])
+    assert SECRET not in packed
 
 
 def archive(tmp_path: Path, outside: Path) -> bytes:

@@ -86,8 +86,8 @@ def place_something(path: Path, outside: Path, rng: random.Random) -> None:
 def check_claims(folder: Path) -> dict[str, Any]:
     """Read the claims as a runner does, hand them to a keeper, and return what an arbiter reads of them."""
     with JobFolder.open(folder) as opened:
-        told = ClaimReader(opened).look(last=True)
-    message = json.dumps({**told, "codes": [1], "first": 0, "words": "the end"}).encode()
+        claims = ClaimReader(opened).look(last=True)
+    message = json.dumps({**claims, "codes": [1], "first": 0, "words": "the end"}).encode()
     assert len(message) <= MESSAGE
     heard = heard_of(message)
     assert heard.codes == [1]
@@ -112,16 +112,16 @@ def check_readable(heard: Heard) -> None:
     """An arbiter reads all of what a keeper writes: else a job could have itself be taken for lost."""
     claims = heard.claims
     stamp = tuple(claims["stamp"]) if claims["stamp"] else None
-    told = JobClaims(claims["progress"], claims["kept"], stamp, claims["trouble"])
+    expected = JobClaims(claims["progress"], claims["kept"], stamp, claims["trouble"])
     left = {"codes": heard.codes or [], "first": heard.first, "words": heard.words, "asked": False, "oom": 0}
     with tempfile.TemporaryDirectory() as folder:
         write_whole(Path(folder, TOLD), claims)
-        assert read_claims(Path(folder)) == told
+        assert read_claims(Path(folder)) == expected
         write_whole(Path(folder, OUTCOME), {**left, "told": claims})
         outcome = read_file(Path(folder, OUTCOME), Outcome)
         assert outcome is not None
         assert ending(outcome)[0] in ("finished", "failed", "stopped", "not found")
-        assert read_claims(Path(folder)) == told
+        assert read_claims(Path(folder)) == expected
 
 
 def heard_of(*messages: bytes) -> Heard:
@@ -217,8 +217,8 @@ def test_a_keeper_believes_no_message_to_be_of_the_right_kind(message: Any) -> N
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=5))
 def test_bytes_that_are_no_message_change_nothing(messages: list[bytes]) -> None:
-    said = json.dumps({"progress": 0.5, "codes": [3]}).encode()
-    heard = heard_of(said, *(b"\xff" + message for message in messages))
+    valid = json.dumps({"progress": 0.5, "codes": [3]}).encode()
+    heard = heard_of(valid, *(b"\xff" + message for message in messages))
     check_heard(heard)
     assert (heard.claims["progress"], heard.codes) == (0.5, [3])
 
@@ -233,7 +233,7 @@ def test_whatever_json_a_job_writes_is_told_in_range(content: Any) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.binary(max_size=300) | JSON.map(lambda found: json.dumps(found).encode()))
+@given(st.binary(max_size=300) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_a_torn_record_of_a_keeper_is_none(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in (TOLD, OUTCOME):
@@ -270,18 +270,19 @@ def test_a_checkpoint_may_change_while_it_is_looked_at(run: Path) -> None:
     writer.start()
     with JobFolder.open(run) as folder:
         stamps = {folder.stamp() for _ in range(2000)}
+        while len(stamps) <= 2:  # where the writer gets little of the processor
+            stamps.add(folder.stamp())
     over.set()
     writer.join()
-    assert len(stamps) > 2
 
 
 def test_a_stamp_goes_as_deep_as_is_said(run: Path) -> None:
     nested(run / CHECKPOINT, run, DEEPEST + 20)
     with JobFolder.open(run) as folder:
-        found = folder.stamp()
+        stamp = folder.stamp()
     levels = [run.joinpath(CHECKPOINT, *["a"] * depth) for depth in range(DEEPEST + 2)]
-    assert found is not None
-    assert found[1] == sum(level.stat().st_size for level in levels)
+    assert stamp is not None
+    assert stamp[1] == sum(level.stat().st_size for level in levels)
 
 
 def test_no_more_is_read_than_may_be(run: Path, outside: Path) -> None:

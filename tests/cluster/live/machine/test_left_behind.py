@@ -104,5 +104,5 @@ def test_what_is_known_of_a_run_that_has_ended_is_what_it_told_last(
 
     one.start(order(1, JobCommand(words(script, 20, 0.05))))
     monkeypatch.setattr(MachineAgent, "_ending", ended_by_then)
-    found = one.look().runs[RunKey(0, 0, 1)]
-    assert (found.ended, found.kept) == ("finished", 1.0)
+    status = one.look().runs[RunKey(0, 0, 1)]
+    assert (status.ended, status.kept) == ("finished", 1.0)

@@ -15,7 +15,7 @@ pytest_plugins = ("tests.support.cluster.fixtures",)
 
 
 @pytest.mark.parametrize(
-    ("code", "oom", "told"),
+    ("code", "oom", "expected"),
     [
         (-9, 0, "killed by SIGKILL (out of memory?)"),
         (-9, 2, "killed by SIGKILL (out of memory: the kernel killed 2 here meanwhile)"),
@@ -24,8 +24,8 @@ pytest_plugins = ("tests.support.cluster.fixtures",)
         (1, 1, "exit code 1"),
     ],
 )
-def test_a_job_that_the_kernel_killed_is_told_as_such(code: int, oom: int, told: str) -> None:
-    assert ending(Outcome([code], False, 0, oom)) == ("failed", told)
+def test_a_job_that_the_kernel_killed_is_told_as_such(code: int, oom: int, expected: str) -> None:
+    assert ending(Outcome([code], False, 0, oom)) == ("failed", expected)
 
 
 def test_jobs_go_first_where_memory_is_full(home: Path) -> None:

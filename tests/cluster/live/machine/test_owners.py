@@ -36,15 +36,15 @@ IS = (
 def test_an_app_runs_as_its_owner(open_path: Path) -> None:
     home = open_path / "here.state"
     one = LocalBackend(home, {"left": MachineStatus(2)})
-    found = pwd.getpwnam(NOBODY)
+    account = pwd.getpwnam(NOBODY)
     try:
         one.start(order(1, JobCommand(("/usr/bin/env", "python3", "-c", IS), owner=NOBODY, directory="/")))
         assert seen(one, 1).ended == "finished"
         [path] = home.glob("apps/*/job-0/run-1/result.json")
-        told = [found.pw_uid, found.pw_gid, found.pw_dir, NOBODY, NOBODY]
-        assert json.loads(path.read_text()) == told
-        assert path.stat().st_uid == found.pw_uid
-        assert path.parents[2].stat().st_uid == found.pw_uid
+        expected = [account.pw_uid, account.pw_gid, account.pw_dir, NOBODY, NOBODY]
+        assert json.loads(path.read_text()) == expected
+        assert path.stat().st_uid == account.pw_uid
+        assert path.parents[2].stat().st_uid == account.pw_uid
         assert path.parents[2].stat().st_mode & 0o7777 == 0o700
         assert path.parents[3].stat().st_uid == 0
     finally:
@@ -151,8 +151,8 @@ def test_a_user_of_the_machine_submits_and_reads_and_cannot_do_more(open_path: P
     file = open_path / "live.yaml"
     file.write_text(LIVE.format(nobody=NOBODY))
 
-    def as_user_of_team(verb: str, *given: Any) -> Any:
-        return as_nobody(lambda: getattr(unix_client(home), verb)(*given))
+    def as_user_of_team(verb: str, *arguments: Any) -> Any:
+        return as_nobody(lambda: getattr(unix_client(home), verb)(*arguments))
 
     with arbiter(file, home, "--stay") as one:
         one.start()

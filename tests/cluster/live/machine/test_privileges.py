@@ -23,16 +23,16 @@ def in_child(do: Callable[[], Any]) -> Any:
     if child == 0:
         signal.alarm(60)  # seconds, far more than it takes
         try:
-            told = do()
+            answer = do()
         except BaseException as error:
-            told = type(error).__name__
-        os.write(writing, json.dumps(told).encode())
+            answer = type(error).__name__
+        os.write(writing, json.dumps(answer).encode())
         os._exit(0)
     os.close(writing)
     with open(reading, "rb") as file:
-        told = json.loads(file.read())
+        answer = json.loads(file.read())
     os.waitpid(child, 0)
-    return told
+    return answer
 
 
 def refused(deed: Callable[..., Any], *words: Any) -> bool:
@@ -47,7 +47,7 @@ def refused(deed: Callable[..., Any], *words: Any) -> bool:
 def test_who_has_become_another_user_is_nothing_else_and_cannot_go_back(tmp_path: Path) -> None:
     (tmp_path / "closed").touch(mode=0o600)
 
-    def told() -> list[Any]:
+    def rights() -> list[Any]:
         become({"user": MALLORY, "group": NO_GROUP, "extra_groups": [VICTIM]})
         ids = [list(os.getresuid()), list(os.getresgid()), os.getgroups()]
         status = Path("/proc/self/status").read_text().splitlines()
@@ -58,7 +58,7 @@ def test_who_has_become_another_user_is_nothing_else_and_cannot_go_back(tmp_path
                 refused((tmp_path / "closed").read_bytes)]  # fmt: skip
         return [ids, {int(mask, 16) for mask in powers} == {0}, all(back)]
 
-    assert in_child(told) == [[[MALLORY] * 3, [NO_GROUP] * 3, [VICTIM]], True, True]
+    assert in_child(rights) == [[[MALLORY] * 3, [NO_GROUP] * 3, [VICTIM]], True, True]
 
 
 @needs_root

@@ -56,16 +56,16 @@ def test_a_job_that_is_asked_before_it_is_up_still_gets_somewhere(home: Path, sc
 
 
 def test_what_a_lost_part_leaves_is_told_while_others_still_write(home: Path) -> None:
-    given = order(2, JobCommand(("true",)))
-    before = part_folder(home, order(1, given.task), 0)
-    run = part_folder(home, given, 0)
+    ordered = order(2, JobCommand(("true",)))
+    before = part_folder(home, order(1, ordered.task), 0)
+    run = part_folder(home, ordered, 0)
     for folder, kept in ((before, 0.2), (run, 0.4)):
         folder.mkdir(parents=True)
-        told = {"progress": 0.5, "kept": kept, "stamp": [1, 1]}
-        (folder / "told.json").write_text(json.dumps(told))
-    assert backend(home).kept(given) == 0.4
+        claims = {"progress": 0.5, "kept": kept, "stamp": [1, 1]}
+        (folder / "told.json").write_text(json.dumps(claims))
+    assert backend(home).kept(ordered) == 0.4
     (run / "told.json").unlink()
-    assert backend(home).kept(given) == 0.2
+    assert backend(home).kept(ordered) == 0.2
 
 
 def test_an_order_is_carried_out_once(home: Path, script: Path) -> None:
@@ -96,23 +96,23 @@ def test_a_command_that_does_not_listen_is_made_to_leave(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "expected"),
     [
         ("raise SystemExit('it is over')", "exit code 1, it is over"),
         ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
         ("print('x' * 10**6); raise SystemExit('at the end of much')", "exit code 1, at the end of much"),
     ],
 )
-def test_a_job_that_fails_has_last_words(home: Path, code: str, told: str) -> None:
+def test_a_job_that_fails_has_last_words(home: Path, code: str, expected: str) -> None:
     one = backend(home)
     one.start(order(1, JobCommand((sys.executable, "-c", code))))
-    found = seen(one, 1)
-    assert found.ended == "failed"
-    assert told in found.error
+    status = seen(one, 1)
+    assert status.ended == "failed"
+    assert expected in status.error
 
 
 @pytest.mark.parametrize(
-    ("task", "ended", "told"),
+    ("task", "ended", "expected"),
     [
         (
             JobCommand(("no-such-program",)),
@@ -125,12 +125,14 @@ def test_a_job_that_fails_has_last_words(home: Path, code: str, told: str) -> No
         (JobCommand(("true", "zero\0byte")), "failed", "embedded null byte"),
     ],
 )
-def test_a_command_that_cannot_be_started_fails(home: Path, task: JobCommand, ended: str, told: str) -> None:
+def test_a_command_that_cannot_be_started_fails(
+    home: Path, task: JobCommand, ended: str, expected: str
+) -> None:
     one = backend(home)
     one.start(order(1, task))
-    found = seen(one, 1)
-    assert found.ended == ended
-    assert told in found.error
+    status = seen(one, 1)
+    assert status.ended == ended
+    assert expected in status.error
 
 
 def test_a_command_that_is_not_found_fails_where_nothing_else_is_found_either(
@@ -140,9 +142,9 @@ def test_a_command_that_is_not_found_fails_where_nothing_else_is_found_either(
     monkeypatch.setenv("PATH", str(tmp_path))
     one = backend(home)
     one.start(order(1, JobCommand(("true",), processes="gpu"), (0, 1)))
-    found = seen(one, 1)
-    assert found.ended == "not found"
-    assert "'true'" in found.error
+    status = seen(one, 1)
+    assert status.ended == "not found"
+    assert "'true'" in status.error
 
 
 def test_of_a_gang_the_words_are_those_of_who_failed_first(home: Path) -> None:
@@ -199,12 +201,12 @@ def test_a_gang_knows_its_ranks_and_dies_as_one(home: Path, tmp_path: Path) -> N
     parts = (RunPart("left", (0, 1)), RunPart("right", (1,)))
     one = backend(home)
     one.start(order(1, task, (0, 1, 3), parts))
-    found = seen(one, 1)
-    assert (found.ended, found.error) == ("failed", "exit code 3")
-    told = [json.loads((tmp_path / f"rank-{rank}").read_text()) for rank in range(3)]
-    assert [row["CUDA_VISIBLE_DEVICES"] for row in told] == ["0", "1", "3"]
-    assert [row["LOCAL_RANK"] for row in told] == ["0", "1", "0"]
-    assert {(row["WORLD_SIZE"], row["MASTER_ADDR"], row["MINE"]) for row in told} == {
+    status = seen(one, 1)
+    assert (status.ended, status.error) == ("failed", "exit code 3")
+    ranks = [json.loads((tmp_path / f"rank-{rank}").read_text()) for rank in range(3)]
+    assert [row["CUDA_VISIBLE_DEVICES"] for row in ranks] == ["0", "1", "3"]
+    assert [row["LOCAL_RANK"] for row in ranks] == ["0", "1", "0"]
+    assert {(row["WORLD_SIZE"], row["MASTER_ADDR"], row["MINE"]) for row in ranks} == {
         ("3", "127.0.0.1", "yes")
     }
 
@@ -240,8 +242,8 @@ def test_what_an_agent_of_a_machine_runs_ends_with_it(home: Path, script: Path) 
     while not list(home.glob("orders/*/*/*/*/outcome.json")) and time.monotonic() < ends:
         time.sleep(0.05)
     [outcome] = home.glob("orders/*/*/*/*/outcome.json")
-    found = {"codes": [-signal.SIGKILL], "asked": False, "first": 0}
-    assert json.loads(outcome.read_text()).items() >= found.items()
+    expected = {"codes": [-signal.SIGKILL], "asked": False, "first": 0}
+    assert json.loads(outcome.read_text()).items() >= expected.items()
 
 
 def test_a_session_by_itself(script: Path, tmp_path: Path) -> None:

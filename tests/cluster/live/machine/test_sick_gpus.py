@@ -39,11 +39,11 @@ def test_a_sick_gpu_is_drained_shown_and_tried_again(
         one.waited(lambda: len(list(home.glob("apps/*/job-0/run-1/ready"))) == 2, "both run")
         (tmp_path / "nvml.json").write_text('{"broken": {"3": 15}}')
         one.waited(lambda: one.query("SELECT * FROM runs WHERE app = 1 AND outcome = 'stopped'"), "it stops")
-        found = call("cluster", "status", *state[:2], "--json").json
-        [failed] = found["failed"]
+        answer = call("cluster", "status", *state[:2], "--json").json
+        [failed] = answer["failed"]
         assert (failed["machine"], failed["number"]) == ("machine-1", 1)
         assert (failed["why"], failed["retrying"]) == ("NVML: GPU is lost", False)
-        assert (found["gpus"], found["unwatched"]) == (3, [])
+        assert (answer["gpus"], answer["unwatched"]) == (3, [])
         shown = call("cluster", "status", *state[:2]).out
         assert "machine-1:1" in shown
         assert "NVML: GPU is lost" in shown
@@ -69,6 +69,6 @@ def test_a_sick_gpu_is_drained_shown_and_tried_again(
     expected = {"sum": sum(n * n for n in range(120)), "count": 120}
     assert results(home) == {("a", 0): expected, ("b", 0): expected}
     assert one.query("SELECT count(*) FROM leases WHERE outcome = 'lost'") == [(1,)]
-    told = one.words.read_text()
-    assert "GPU 3 (1:1) is out of use: NVML: GPU is lost" in told
-    assert "GPU 3 is in use again" in told
+    words = one.words.read_text()
+    assert "GPU 3 (1:1) is out of use: NVML: GPU is lost" in words
+    assert "GPU 3 is in use again" in words

@@ -39,7 +39,7 @@ ENDS = {"finished", "failed", "withdrawn"}
 OF_STEPS = ENDS | {"submitted", "started", "resumed", "preempted", "shrunk", "grown", "moved"}
 
 
-def told(cluster: VirtualCluster, *fields: str, **wanted: Any) -> list[tuple[Any, ...]]:
+def rows_of(cluster: VirtualCluster, *fields: str, **wanted: Any) -> list[tuple[Any, ...]]:
     with open_database(cluster.home / FILE, read_only=True) as db:
         return [tuple(event[field] for field in fields) for event in events(db, **wanted)]
 
@@ -54,7 +54,7 @@ def test_events_tell_of_gpus_that_fail_and_are_used_again(tmp_path: Path) -> Non
     cluster.submit("", kind="retry", machine="right", gpu=1)
     cluster.submit("", kind="drain", machine="right", gpu=7)
     cluster.go(1)
-    seen = told(cluster, "kind", "name", "cause", "reason")
+    seen = rows_of(cluster, "kind", "name", "cause", "reason")
     assert [event[1] for event in seen if event[0] == "refused"] == ["right:7"]
     assert ("gpu_failed", "right:1", "", "Xid 79") in seen
     assert ("preempted", "a", "lost", "GPU 3 is out of use: Xid 79") in seen
@@ -76,7 +76,7 @@ def test_events_tell_the_story_of_a_cluster(tmp_path: Path) -> None:
     cluster.submit("b", kind="withdraw")
     cluster.go(60)
     cluster.arbiter.close()
-    seen = told(cluster, "kind", "name", "cause")
+    seen = rows_of(cluster, "kind", "name", "cause")
     assert seen[:5] == [
         ("arbiter_started", "arbiter 1", ""),
         ("machine_joined", "left", ""),
@@ -94,11 +94,11 @@ def test_events_tell_the_story_of_a_cluster(tmp_path: Path) -> None:
     assert [event[0] for event in seen if event[1] == "b"][-1] == "withdrawn"
     assert {("machine_lost", "right", ""), ("machine_joined", "third", "")} <= set(seen)
     assert seen[-1] == ("arbiter_ended", "arbiter 1", "")
-    why = next(reason for kind, reason in told(cluster, "kind", "reason") if kind == "preempted")
+    why = next(reason for kind, reason in rows_of(cluster, "kind", "reason") if kind == "preempted")
     assert why == "its lease ended; given to b (it has had the least GPU time)"
-    assert {name for (name,) in told(cluster, "name", teams=["red"])} == {"a"}
-    assert {name for (name,) in told(cluster, "name", app="b")} == {"b"}
-    assert told(cluster, "kind", app="huge") == [("refused",)]
+    assert {name for (name,) in rows_of(cluster, "name", teams=["red"])} == {"a"}
+    assert {name for (name,) in rows_of(cluster, "name", app="b")} == {"b"}
+    assert rows_of(cluster, "kind", app="huge") == [("refused",)]
 
 
 def test_an_app_that_loses_its_machine_is_told_so(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_an_app_that_loses_its_machine_is_told_so(tmp_path: Path) -> None:
     cluster.go(3)
     cluster.backend.lose("right")
     cluster.go(1)
-    assert ("preempted", "lost", "right died") in told(cluster, "kind", "cause", "reason")
+    assert ("preempted", "lost", "right died") in rows_of(cluster, "kind", "cause", "reason")
 
 
 def test_an_arbiter_that_left_without_a_word_is_missed(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_an_arbiter_that_left_without_a_word_is_missed(tmp_path: Path) -> None:
     cluster.go(2)
     cluster.die_and_come_back()
     cluster.arbiter.close()
-    started = [reason for kind, reason in told(cluster, "kind", "reason") if kind == "arbiter_started"]
+    started = [reason for kind, reason in rows_of(cluster, "kind", "reason") if kind == "arbiter_started"]
     assert ["left without a word" in reason for reason in started] == [False, True]
-    ended = [reason for kind, reason in told(cluster, "kind", "reason") if kind == "arbiter_ended"]
+    ended = [reason for kind, reason in rows_of(cluster, "kind", "reason") if kind == "arbiter_ended"]
     assert ended == ["its jobs run on"]
 
 
@@ -134,7 +134,7 @@ def test_events_have_the_time_of_the_wall_even_if_it_is_set(tmp_path: Path) -> N
     cluster.go(2)
     came = {
         name: wall - START
-        for kind, name, wall in told(cluster, "kind", "name", "wall")
+        for kind, name, wall in rows_of(cluster, "kind", "name", "wall")
         if kind == "submitted"
     }
     assert came == {
@@ -142,7 +142,7 @@ def test_events_have_the_time_of_the_wall_even_if_it_is_set(tmp_path: Path) -> N
         "b": 5 * SECOND // 2 - 3600 * SECOND,
         "c": 9 * SECOND // 2 - 3600 * SECOND,
     }
-    assert told(cluster, "name", since=START) != told(cluster, "name")
+    assert rows_of(cluster, "name", since=START) != rows_of(cluster, "name")
 
 
 def test_a_folder_that_an_earlier_version_has_begun_is_gone_on_with(tmp_path: Path) -> None:
@@ -158,10 +158,10 @@ def test_a_folder_that_an_earlier_version_has_begun_is_gone_on_with(tmp_path: Pa
     cluster.submit("b", team="blue")
     cluster.go(50)
     with open_database(cluster.home / FILE, read_only=True) as db:
-        found = accounting(db, ["team"])
+        accounts = accounting(db, ["team"])
         assert [app["team"] for app in history(db)] == ["red", "blue"]
-    assert {group: used.counts["finished"] for group, used in found.items()} == {("red",): 1, ("blue",): 1}
-    assert [name for kind, name in told(cluster, "kind", "name") if kind == "finished"] == ["b"]
+    assert {group: used.counts["finished"] for group, used in accounts.items()} == {("red",): 1, ("blue",): 1}
+    assert [name for kind, name in rows_of(cluster, "kind", "name") if kind == "finished"] == ["b"]
 
 
 def test_a_step_that_could_not_be_written_is_told_when_it_is() -> None:
@@ -192,7 +192,7 @@ def test_a_clock_that_was_set_cuts_days_where_it_says() -> None:
 SPANS = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3 * DAY), st.integers(0, 2 * DAY)),
     max_size=12,
-).map(lambda found: [Span(app, gpu, start, start + length) for app, gpu, start, length in found])
+).map(lambda drawn: [Span(app, gpu, start, start + length) for app, gpu, start, length in drawn])
 GROUPS: list[list[By]] = [["team"], ["app"], ["day"], ["team", "day"], ["day", "app"]]
 
 
@@ -204,8 +204,8 @@ def test_groups_add_up_to_the_leases(leases: list[Span], anchors: list[tuple[int
     named = {0: ("a", "red"), 1: ("b", "red"), 2: ("c", "blue")}
     whole = sum(lease.end - lease.start for lease in leases)
     for by in GROUPS:
-        found = usage(leases, leases, named, WallClock(anchors), by)
-        assert sum(row.leased for row in found.values()) == whole
+        accounts = usage(leases, leases, named, WallClock(anchors), by)
+        assert sum(row.leased for row in accounts.values()) == whole
 
 
 WISHES = st.lists(
@@ -260,7 +260,7 @@ def again(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
 def test_whatever_happens_the_accounts_are_whole(wishes: list[tuple[str, Any]], policy: str) -> None:
     with tempfile.TemporaryDirectory() as home:
         cluster = lived(Path(home), wishes, policy)
-        of_apps = [row for row in told(cluster, "kind", "name") if row[0] in OF_STEPS]
+        of_apps = [row for row in rows_of(cluster, "kind", "name") if row[0] in OF_STEPS]
         assert of_apps == [row for row in again(cluster) if row[0] in OF_STEPS]
         for row in cluster.rows("SELECT * FROM apps"):
             check_story([kind for kind, name in of_apps if name == row["name"]], row["outcome"])
@@ -293,12 +293,12 @@ def check_accounts(cluster: VirtualCluster) -> None:
         ).fetchone()[0]
         apps = dict(db.execute("SELECT outcome, count(*) FROM apps GROUP BY 1"))
         for by in GROUPS:
-            found = list(accounting(db, by).values())
-            assert sum(row.leased for row in found) == leased
-            assert all(0 <= row.busy <= row.leased for row in found)
+            accounts = list(accounting(db, by).values())
+            assert sum(row.leased for row in accounts) == leased
+            assert all(0 <= row.busy <= row.leased for row in accounts)
             for outcome in ENDS:
-                assert sum(row.counts[outcome] for row in found) == apps.get(outcome, 0)
-            assert sum(row.counts["submitted"] for row in found) == sum(apps.values())
+                assert sum(row.counts[outcome] for row in accounts) == apps.get(outcome, 0)
+            assert sum(row.counts["submitted"] for row in accounts) == sum(apps.values())
         past = history(db)
         assert len(past) == sum(apps.get(outcome, 0) for outcome in ENDS)
         own = {group: used.leased for group, used in accounting(db, ["app"]).items()}

@@ -72,11 +72,11 @@ def run_and_ask(policy: str, at: Time) -> tuple[bytes, dict[int, Time], list[int
 def test_what_is_foreseen_happens_where_owners_are_right_and_nobody_comes(policy: str) -> None:
     asked, began, waiting = run_and_ask(policy, 31 * 60 * SECOND)
     assert waiting
-    found = foreseen(asked)
-    assert found is not None
-    assert found.later == ()
-    assert found.starts.keys() == began.keys()
-    for app, at in found.starts.items():
+    forecast = foreseen(asked)
+    assert forecast is not None
+    assert forecast.later == ()
+    assert forecast.starts.keys() == began.keys()
+    for app, at in forecast.starts.items():
         assert abs(at - began[app]) <= MILLISECOND, (policy, app)
 
 
@@ -100,7 +100,7 @@ def test_a_forecast_has_a_bound_on_its_cpu_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "told"),
+    ("ahead", "expected"),
     [
         (None, (20.5, "leases")),
         (Forecast(0, {1: 30 * SECOND}), (30.0, "simulated")),
@@ -109,14 +109,14 @@ def test_a_forecast_has_a_bound_on_its_cpu_time() -> None:
         (Forecast(0), (20.5, "leases")),
     ],
 )
-def test_the_status_says_how_a_start_is_known(tmp_path: Path, ahead: Forecast | None, told: Any) -> None:
+def test_the_status_says_how_a_start_is_known(tmp_path: Path, ahead: Forecast | None, expected: Any) -> None:
     cluster = VirtualCluster(tmp_path, "fifo")
     cluster.submit("first", 2)
     cluster.submit("wide", 4)
     cluster.go(1)
     arbiter = cluster.arbiter
-    found = status(arbiter.now(), arbiter.state, arbiter._allocator_now, {}, ahead)
-    assert (found["apps"][1]["starts_s"], found["apps"][1]["starts_how"]) == told
+    shown = status(arbiter.now(), arbiter.state, arbiter._allocator_now, {}, ahead)
+    assert (shown["apps"][1]["starts_s"], shown["apps"][1]["starts_how"]) == expected
 
 
 def test_a_policy_that_cannot_be_kept_is_not_foreseen() -> None:
@@ -129,11 +129,11 @@ def test_another_process_foresees_the_same() -> None:
     try:
         assert child.ask(0, lambda: asked) is None
         ends = time.monotonic() + 60
-        while (found := child.ask(1, lambda: asked)) is None and time.monotonic() < ends:
+        while (forecast := child.ask(1, lambda: asked)) is None and time.monotonic() < ends:
             time.sleep(0.05)
     finally:
         child.close()
-    assert found == foreseen(asked)
+    assert forecast == foreseen(asked)
 
 
 def test_the_status_says_when_apps_start_and_for_whom_gpus_are_held(tmp_path: Path) -> None:

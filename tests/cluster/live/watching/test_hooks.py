@@ -89,16 +89,16 @@ def test_a_url_is_told_of_each_event_once(cluster: VirtualCluster, receiver: Rec
     sender = opened(cluster, Hook("0", ("start", "end", "preempt", "fail"), url=receiver.url))
     lived(cluster)
     assert sender.close(cluster.arbiter.now) == 0
-    told = [(event["event"], event["name"]) for event in receiver.heard]
+    received = [(event["event"], event["name"]) for event in receiver.heard]
     kinds = "('started', 'preempted', 'finished')"
-    assert told == [
+    assert received == [
         (row["kind"], row["name"])
         for row in cluster.rows(f"SELECT * FROM events WHERE kind IN {kinds} ORDER BY id")
     ]
-    assert ("preempted", "a") in told
-    assert len({event["id"] for event in receiver.heard}) == len(told)
+    assert ("preempted", "a") in received
+    assert len({event["id"] for event in receiver.heard}) == len(received)
     [kept] = progress_of(cluster.arbiter.store.get(KEY)).values()
-    assert (kept.delivered, kept.failed, kept.dropped) == (len(told), 0, 0)
+    assert (kept.delivered, kept.failed, kept.dropped) == (len(received), 0, 0)
 
 
 def test_it_is_told_again_when_that_failed(cluster: VirtualCluster, receiver: Receiver) -> None:
@@ -115,9 +115,9 @@ def test_who_does_not_answer_is_given_up_and_said(cluster: VirtualCluster, recei
     lived(cluster)
     sender.close(cluster.arbiter.now)
     assert [event["name"] for event in receiver.heard] == ["b"]
-    [said] = cluster.rows("SELECT * FROM events WHERE kind = 'hook_failed'")
-    assert said["name"] == "hook 0 here"
-    assert said["reason"] == "event submitted of a: HTTP Error 503: Service Unavailable"
+    [row] = cluster.rows("SELECT * FROM events WHERE kind = 'hook_failed'")
+    assert row["name"] == "hook 0 here"
+    assert row["reason"] == "event submitted of a: HTTP Error 503: Service Unavailable"
     [kept] = progress_of(cluster.arbiter.store.get(KEY)).values()
     assert (kept.delivered, kept.failed) == (1, 1)
 
@@ -135,10 +135,10 @@ def test_a_command_gets_the_event_on_stdin_and_in_its_environment(
     sender = opened(cluster, Hook("0", ("start",), command, directory=str(tmp_path), timeout=PATIENCE))
     cluster.submit("a")
     cluster.go(1)
-    told = tmp_path / "told.txt"
-    waited(lambda: told.exists() and told.stat().st_size, "the command ran")
+    output = tmp_path / "told.txt"
+    waited(lambda: output.exists() and output.stat().st_size, "the command ran")
     sender.close(cluster.arbiter.now)
-    assert told.read_text() == "started started a\n"
+    assert output.read_text() == "started started a\n"
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_a_command_that_fails_is_said_with_its_words(cluster: VirtualCluster, co
     cluster.go(1)
     waited(lambda: sender.threads[0].progress.failed, "it was given up")
     sender.close(cluster.arbiter.now)
-    [said] = cluster.rows("SELECT reason FROM events WHERE kind = 'hook_failed'")
-    assert said["reason"] == f"event started of a: {error}"
+    [row] = cluster.rows("SELECT reason FROM events WHERE kind = 'hook_failed'")
+    assert row["reason"] == f"event started of a: {error}"
 
 
 def test_after_a_death_events_are_told_again_rather_than_not(
@@ -197,8 +197,8 @@ def test_a_queue_that_is_too_long_loses_its_oldest(
     cluster.go(1)
     opened(cluster, hook).close(cluster.arbiter.now)
     assert [event["name"] for event in receiver.heard] == ["app 3", "app 4"]
-    [said] = cluster.rows("SELECT reason FROM events WHERE kind = 'hook_dropped'")
-    assert said["reason"] == "3 events: more than 2 were waiting"
+    [row] = cluster.rows("SELECT reason FROM events WHERE kind = 'hook_dropped'")
+    assert row["reason"] == "3 events: more than 2 were waiting"
     assert progress_of(cluster.arbiter.store.get(KEY))[hook.id].dropped == 3
 
 
@@ -225,7 +225,7 @@ def test_every_word_stands_for_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hook", "told"),
+    ("hook", "expected"),
     [
         ({"on": ["begin"], "command": "true"}, r"on\[0\]: expected .*start.* \(got 'begin'\)"),
         ({"on": [], "command": "true"}, "on: expected at least one of submit, start"),
@@ -235,9 +235,9 @@ def test_every_word_stands_for_events() -> None:
         ({"on": ["start"], "command": "x", "timeout": 0}, "timeout: expected a duration above 0"),
     ],
 )
-def test_wrong_hooks_are_refused(hook: dict[str, Any], told: str) -> None:
+def test_wrong_hooks_are_refused(hook: dict[str, Any], expected: str) -> None:
     raw = {"machines": [{"gpus": 1}], "apps": [{"name": "a", "length": "1s"}], "live": {"hooks": [hook]}}
-    with pytest.raises(InputError, match=rf"live.hooks\[0\].{told}"):
+    with pytest.raises(InputError, match=rf"live.hooks\[0\].{expected}"):
         parse(raw)
 
 

@@ -51,8 +51,8 @@ def scraped(address: str) -> dict[str, Metric]:
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
-def values(found: dict[str, Metric], name: str, *labels: str) -> dict[tuple[str, ...], float]:
-    samples = found[f"astrarium_cluster_{name}"].samples
+def values(families: dict[str, Metric], name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    samples = families[f"astrarium_cluster_{name}"].samples
     wanted = [sample for sample in samples if not sample.name.endswith(("_bucket", "_sum", "_created"))]
     return {tuple(sample.labels[label] for label in labels): sample.value for sample in wanted}
 
@@ -69,36 +69,36 @@ def lived(cluster: VirtualCluster) -> None:
 
 def test_what_is_scraped_is_what_the_store_says(cluster: VirtualCluster, address: str) -> None:
     lived(cluster)
-    found = scraped(address)
+    families = scraped(address)
     state = cluster.arbiter.state
-    assert values(found, "gpus", "state") == {
+    assert values(families, "gpus", "state") == {
         ("free",): len(state.free), ("leased",): len(state.holder), ("out",): 0, ("lost",): 2
     }  # fmt: skip
-    assert values(found, "machine_up", "machine") == {("left",): 1, ("right",): 0}
+    assert values(families, "machine_up", "machine") == {("left",): 1, ("right",): 0}
     open_leases = cluster.count("leases", "outcome = 'open'")
-    assert values(found, "leases_granted")[()] == cluster.count("leases")
-    assert sum(values(found, "leases_ended", "outcome").values()) == cluster.count("leases") - open_leases
+    assert values(families, "leases_granted")[()] == cluster.count("leases")
+    assert sum(values(families, "leases_ended", "outcome").values()) == cluster.count("leases") - open_leases
     for outcome in ("expired", "lost", "revoked", "returned"):
-        assert values(found, "leases_ended", "outcome")[outcome,] == cluster.count(
+        assert values(families, "leases_ended", "outcome")[outcome,] == cluster.count(
             "leases", f"outcome='{outcome}'"
         )
-    assert values(found, "runs", "outcome")["failed",] == cluster.count("runs", "outcome = 'failed'") == 3
-    assert sum(values(found, "apps", "state", "team").values()) == cluster.count("apps") == 3
-    assert values(found, "apps", "state", "team")["failed", ""] == 1
-    preempted = values(found, "preemptions", "cause", "team")
+    assert values(families, "runs", "outcome")["failed",] == cluster.count("runs", "outcome = 'failed'") == 3
+    assert sum(values(families, "apps", "state", "team").values()) == cluster.count("apps") == 3
+    assert values(families, "apps", "state", "team")["failed", ""] == 1
+    preempted = values(families, "preemptions", "cause", "team")
     assert sum(preempted.values()) == cluster.count("events", "kind = 'preempted'") > 0
-    assert values(found, "submissions_refused")[()] == 1
-    assert values(found, "arbiter_epoch")[()] == 1
+    assert values(families, "submissions_refused")[()] == 1
+    assert values(families, "arbiter_epoch")[()] == 1
     now = last_instant(open_database(cluster.home / FILE, read_only=True))
     for team in ("red", "blue"):
         of_team = f"app IN (SELECT id FROM apps WHERE team = '{team}')"
         [row] = cluster.rows(
             f"SELECT sum(coalesce(ended, {now}) - since) AS total FROM leases WHERE {of_team}"
         )
-        assert values(found, "gpu_seconds", "team")[team,] == pytest.approx(row["total"] / SECOND)
+        assert values(families, "gpu_seconds", "team")[team,] == pytest.approx(row["total"] / SECOND)
     started = cluster.rows("SELECT count(DISTINCT app) AS n FROM leases")[0]["n"]
-    assert sum(values(found, "wait_seconds", "team").values()) == started
-    assert values(found, "store_write_duration_seconds")[()] == cluster.count("steps")
+    assert sum(values(families, "wait_seconds", "team").values()) == started
+    assert values(families, "store_write_duration_seconds")[()] == cluster.count("steps")
 
 
 def test_gpus_that_are_out_of_use_are_not_free(cluster: VirtualCluster, address: str) -> None:
@@ -136,15 +136,15 @@ def test_names_follow_the_rules_and_are_in_the_page(cluster: VirtualCluster, add
     hooks = Hooks(cluster.home, cluster.arbiter.store, [Hook("0", ("end",), ("true",))])
     lived(cluster)
     hooks.close(cluster.arbiter.now)
-    found = scraped(address)
+    families = scraped(address)
     listed = set(re.findall(r"^\| `(astrarium_cluster_\w+)", PAGE.read_text(), re.MULTILINE))
-    shown = {name + ("_total" if family.type == "counter" else "") for name, family in found.items()}
+    shown = {name + ("_total" if family.type == "counter" else "") for name, family in families.items()}
     assert listed == shown
-    for name, family in found.items():
+    for name, family in families.items():
         assert family.documentation.endswith(".")
         assert re.fullmatch(r"astrarium_cluster_[a-z_]+", name)
         assert not name.endswith(("_total", "_count", "_sum", "_bucket", "_info"))
-    assert values(found, "hook_events", "hook", "outcome")["0", "delivered"] == cluster.count(
+    assert values(families, "hook_events", "hook", "outcome")["0", "delivered"] == cluster.count(
         "events", "kind IN ('finished', 'failed', 'withdrawn')"
     )
 

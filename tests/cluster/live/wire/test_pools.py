@@ -73,17 +73,17 @@ def test_who_has_given_way_leaves_once() -> None:
 
 @pytest.mark.parametrize("descriptors", [64, 256, 1024, 4096, 20_000, MOST_DESCRIPTORS])
 def test_some_descriptors_are_left_for_the_arbiter_itself(descriptors: int) -> None:
-    found = fitting(descriptors)
-    taken = found.strangers + 5 * (found.users + found.operators) + found.agents
+    limits = fitting(descriptors)
+    taken = limits.strangers + 5 * (limits.users + limits.operators) + limits.agents
     assert taken <= descriptors * 9 // 10
-    assert 1 <= found.user <= max(1, found.users // 4)
+    assert 1 <= limits.user <= max(1, limits.users // 4)
 
 
 def test_the_limit_of_descriptors_is_raised() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
-        found = raised_descriptors()
-        assert found == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], MOST_DESCRIPTORS)
+        raised = raised_descriptors()
+        assert raised == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], MOST_DESCRIPTORS)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -49,7 +49,7 @@ def test_who_goes_on_without_a_proof_is_not_heard(echo: Echo) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
         b"GET / HTTP/1.1\r\n\r\n",
         struct.pack(">I", 1 << 31) + b"x" * 100,
@@ -59,10 +59,10 @@ def test_who_goes_on_without_a_proof_is_not_heard(echo: Echo) -> None:
     ],
     ids=["another protocol", "huge", "too long before one is known", "no proof", "nothing"],
 )
-def test_strangers_who_say_something_else_are_left(echo: Echo, said: bytes) -> None:
+def test_strangers_who_say_something_else_are_left(echo: Echo, sent: bytes) -> None:
     with socket.create_connection(echo.place[:2], timeout=30) as sock:
-        sock.sendall(said)
-        if not said:
+        sock.sendall(sent)
+        if not sent:
             sock.shutdown(socket.SHUT_WR)
         assert _read_to_end(sock) == b""
     assert not echo.heard

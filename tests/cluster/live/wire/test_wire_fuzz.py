@@ -141,21 +141,21 @@ def resident() -> int:
 
 def flipped(chance: random.Random, body: bytes) -> bytes:
     """Return bytes of which some were changed, left out, doubled or made deep."""
-    found = bytearray(body)
+    mutated = bytearray(body)
     for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(found) + 1)
+        at = chance.randrange(len(mutated) + 1)
         match chance.randrange(5):
             case 0:
-                found[at : at + 1] = bytes([chance.randrange(256)])
+                mutated[at : at + 1] = bytes([chance.randrange(256)])
             case 1:
-                del found[at : at + chance.randint(1, 8)]
+                del mutated[at : at + chance.randint(1, 8)]
             case 2:
-                found[at:at] = found[at : at + chance.randint(1, 40)]
+                mutated[at:at] = mutated[at : at + chance.randint(1, 40)]
             case 3:
-                found[at:at] = chance.randbytes(chance.randint(1, 20))
+                mutated[at:at] = chance.randbytes(chance.randint(1, 20))
             case 4:
-                found[at:at] = chance.choice([b"\x91", b"\x81\xa1a"]) * chance.choice([3, 2000])
-    return bytes(found)
+                mutated[at:at] = chance.choice([b"\x91", b"\x81\xa1a"]) * chance.choice([3, 2000])
+    return bytes(mutated)
 
 
 def odd(chance: random.Random, value: Any) -> Any:
@@ -186,12 +186,12 @@ def frame(body: bytes, size: int | None = None) -> bytes:
 def from_stranger(world: World, chance: random.Random) -> None:
     """A stranger hears at most a challenge, and nothing that needs a key."""
     hello = msgspec.msgpack.encode({"name": chance.choice(["alice", AGENT, "x"]), "nonce": b"n" * 32})
-    said = frame(hello if chance.random() < 0.3 else flipped(chance, hello))
-    said += frame(chance.randbytes(32)) + frame(msgspec.msgpack.encode(chance.choice(ASKS)))
+    sent = frame(hello if chance.random() < 0.3 else flipped(chance, hello))
+    sent += frame(chance.randbytes(32)) + frame(msgspec.msgpack.encode(chance.choice(ASKS)))
     if chance.random() < 0.5:
-        said = flipped(chance, said)
+        sent = flipped(chance, sent)
     with socket.create_connection(world.place[:2], timeout=TIMEOUT) as sock, suppress(OSError):
-        sock.sendall(said)
+        sock.sendall(sent)
         sock.shutdown(socket.SHUT_WR)
         heard = b"".join(iter(lambda: sock.recv(1 << 16), b""))
         assert len(heard) <= CHALLENGE

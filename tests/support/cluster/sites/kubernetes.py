@@ -59,9 +59,9 @@ class FakeKubernetes:
     def backend(
         self, home: Path, epoch: int = 1, *, grace: float = 20.0, options: Any = None, **others: Any
     ) -> KubernetesBackend:
-        given = KubernetesOptions("image", "claim", **(options or {}))
+        settings = KubernetesOptions("image", "claim", **(options or {}))
         one = KubernetesBackend(
-            home, given, self.address, grace=grace, **{"patience": 1.0, "scan": 0.1, **others}
+            home, settings, self.address, grace=grace, **{"patience": 1.0, "scan": 0.1, **others}
         )
         self._backends.append(one)
         one.enter(epoch)
@@ -110,11 +110,11 @@ class FakeKubernetes:
                 return _failure(*self.broken[method])
             if token not in self.tokens:
                 return _failure(401, "Unauthorized")
-            found = PATH.match(split.path)
-            if found is None or found[2] not in self.held:
+            match = PATH.match(split.path)
+            if match is None or match[2] not in self.held:
                 return _failure(404, "the server could not find the requested resource")
             verb = {"GET": self._get, "POST": self._post, "DELETE": self._delete}[method]
-            return verb(found[2], found[3], query, body)
+            return verb(match[2], match[3], query, body)
 
     def _get(self, kind: str, name: str | None, query: dict[str, str], body: Any) -> tuple[int, Any]:
         items = [json.loads(json.dumps(item)) for item in self.held[kind].values() if _chosen(item, query)]

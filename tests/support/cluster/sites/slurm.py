@@ -58,8 +58,13 @@ class FakeSlurm:
         """Somebody else has GPUs of a node."""
         with slurm_commands.state() as known:
             groups = [{"nodes": [node], "gpus": gpus}]
-            given = {node: list(range(gpus))}
-            known["jobs"]["other"] = {"name": "my|own", "state": "RUNNING", "groups": groups, "given": given}
+            gpus_of_node = {node: list(range(gpus))}
+            known["jobs"]["other"] = {
+                "name": "my|own",
+                "state": "RUNNING",
+                "groups": groups,
+                "given": gpus_of_node,
+            }
 
     def change(self, node: str, **facts: Any) -> None:
         with slurm_commands.state() as known:

@@ -130,7 +130,7 @@ def _given(number: str) -> bool:
     """Whether a job need not wait any more: it was given its GPUs, or cancelled."""
     with state() as known:
         job = known["jobs"][number]
-        given = dict[str, list[int]]()
+        allocated = dict[str, list[int]]()
         for group in job["groups"]:
             for name in group["nodes"]:
                 node = known["nodes"][name]
@@ -143,18 +143,18 @@ def _given(number: str) -> bool:
                 free = [gpu for gpu in range(node["gpus"]) if gpu not in busy]
                 if node["state"] != "IDLE" or len(free) < group["gpus"]:
                     return bool(job["state"] != "PENDING")
-                given[name] = free[-group["gpus"] :]
+                allocated[name] = free[-group["gpus"] :]
         if job["state"] == "PENDING":
-            job["state"], job["given"] = "RUNNING", given
+            job["state"], job["given"] = "RUNNING", allocated
         return True
 
 
 def srun(words: list[str]) -> None:
     """Start a task on each node, with what a task of Slurm finds in its environment."""
     with state() as known:
-        given: dict[str, list[int]] = known["jobs"][os.environ["SLURM_JOB_ID"]]["given"]
+        allocated: dict[str, list[int]] = known["jobs"][os.environ["SLURM_JOB_ID"]]["given"]
     options = dict(word[2:].partition("=")[::2] for word in words[: words.index("sh")])
-    names = sorted(options["nodelist"].split(",") if "nodelist" in options else given)
+    names = sorted(options["nodelist"].split(",") if "nodelist" in options else allocated)
     tasks = [
         subprocess.Popen(
             words[words.index("sh") :],
@@ -163,7 +163,7 @@ def srun(words: list[str]) -> None:
                 **os.environ,
                 "SLURMD_NODENAME": name,
                 "SLURM_PROCID": str(place),
-                "CUDA_VISIBLE_DEVICES": ",".join(map(str, given[name])),
+                "CUDA_VISIBLE_DEVICES": ",".join(map(str, allocated[name])),
             },
         )
         for place, name in enumerate(names)
@@ -188,10 +188,10 @@ def squeue(words: list[str]) -> None:
     parser.add_argument("--states", choices=["all"], required=True)
     parser.add_argument("--format", choices=["%T|%N|%j"], required=True)
     parser.add_argument("--name")
-    given = parser.parse_args(words)
+    options = parser.parse_args(words)
     with state() as known:
         for job in known["jobs"].values():
-            if given.name in (None, job["name"]):
+            if options.name in (None, job["name"]):
                 for group in job["groups"]:
                     nodes = ",".join(group["nodes"]) if job["given"] else ""
                     print(job["state"], nodes, job["name"], sep="|")
@@ -227,10 +227,10 @@ def descendants(root: int) -> list[int]:
             parents.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(
                 int(path.parent.name)
             )
-    found = list(parents.get(root, []))
-    for process in found:
-        found += parents.get(process, [])
-    return found
+    processes = list(parents.get(root, []))
+    for process in processes:
+        processes += parents.get(process, [])
+    return processes
 
 
 def scontrol(words: list[str]) -> None:

@@ -16,7 +16,7 @@ _LONGEST_LINE = 500
 
 
 def check(target: Target, out: Path | None, write: bool) -> None:
-    """Before anything is measured."""
+    """Refuse a place that could not be written, before anything is measured."""
     if write and target.scenario is None:
         raise InputError("--write", None, "a scenario file to write into; or --out FILE")
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
@@ -63,7 +63,7 @@ def _block(profile: dict[str, Any]) -> str:
 
 
 def _save(path: Path, text: str) -> str:
-    """All of it or nothing: a scenario is never left half written."""
+    """Write all of a file or nothing: a scenario is never left half written."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_text(text, encoding="utf-8")

@@ -22,7 +22,7 @@ GONE = "its machine is gone"
 
 
 class AgentHandle(Protocol):
-    """An agent, wherever it is."""
+    """What a backend asks of a machine's agent, be it in this process or at the end of a connection."""
 
     @property
     def machine(self) -> MachineStatus: ...

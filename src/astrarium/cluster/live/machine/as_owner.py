@@ -135,7 +135,7 @@ def _ready(file: IO[bytes], what: int, seconds: float) -> bool:
 
 
 class LogPart(NamedTuple):
-    """A piece of a log."""
+    """Bytes of a log that were read as its owner; *path* is below the folder of the app."""
 
     path: str
     offset: int

@@ -49,8 +49,9 @@ def _read(kind: type[Q], ask: Ask) -> Q:
 
 
 class Service:
-    """What the arbiter answers. Without *access* whoever reaches its socket may do all. *bring_logs* brings
-    the logs of an app, by its folder, from where it runs."""
+    """It answers users over a socket or the network, as far as they may know. Without *access* whoever
+    reaches its socket may do all. *bring_logs* brings the logs of an app, by its folder, from where it runs.
+    """
 
     def __init__(
         self,

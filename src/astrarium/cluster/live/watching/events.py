@@ -21,8 +21,8 @@ BROKEN = ("failed", "not found", "lost")  # how runs end that should not have
 
 
 class ClusterEvent(msgspec.Struct, frozen=True):
-    """One thing that happened. *name*: of the app, or of the machine; *cause*: why an app was preempted, as
-    one word: `expired`, `revoked` or `lost` with its machine or GPU."""
+    """It is stored once, shown by `cluster events`, and sent to hooks. *name*: of the app, or of the machine;
+    *cause*: why an app was preempted, as one word: `expired`, `revoked` or `lost` with its machine or GPU."""
 
     at: Time
     kind: str

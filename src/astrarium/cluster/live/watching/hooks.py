@@ -134,7 +134,8 @@ def call_url(hook: Hook, event: Mapping[str, Any]) -> None:
 
 
 class HookThread:
-    """The thread of one hook. *origin* names the cluster in the ids of events."""
+    """It delivers events to one hook, in order, so that a slow one holds up no other. *origin* names the
+    cluster in the ids of events."""
 
     def __init__(self, hook: Hook, home: Path, progress: HookProgress, origin: int, pause: float) -> None:
         self.hook = hook

@@ -58,7 +58,7 @@ class BucketCounts:
 
 
 class Metrics(Collector):
-    """All metrics of one arbiter; what only its process knows, `observe` is told."""
+    """Most metrics are read from the store when scraped; what only the process knows, it observes."""
 
     def __init__(self, home: Path) -> None:
         self._home = home

@@ -51,7 +51,7 @@ def read_message(body: bytes | msgspec.Raw, kind: Any) -> Any:
 
 
 class Channel:
-    """One end of a connection. It is used by one thread."""
+    """It sends and receives messages in frames, each with its proof; one thread uses it."""
 
     def __init__(self, sock: socket.socket, sending: bytes = b"", receiving: bytes = b"") -> None:
         self.socket = sock

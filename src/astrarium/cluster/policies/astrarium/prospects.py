@@ -74,7 +74,8 @@ class _KnownApp(NamedTuple):
 
 
 class Prospects:
-    """The prospects of all apps. *definition* of rho: of `both`, the one by which an app fares worse."""
+    """They are kept from one decision to the next and renewed for apps that changed. *definition* of rho: of
+    `both`, the one by which an app fares worse."""
 
     def __init__(self, definition: RhoDefinition) -> None:
         self._definition = definition

@@ -40,7 +40,8 @@ class Reason(IntEnum):
 
 
 class RankedApp(NamedTuple):
-    """An app in line. *slack*: how long it could wait and still meet the bound."""
+    """An app in the queue, with the reason for its rank. *slack*: how long it could wait and still meet the
+    bound."""
 
     prospect: AppProspect
     reason: Reason

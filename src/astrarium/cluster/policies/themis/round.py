@@ -33,8 +33,9 @@ class RankedParticipant(NamedTuple):
 
 
 class Round:
-    """One round of grants. Of all chance, *order* says in which order apps outside the auction get what is
-    left, and *chance* (numbers from 0 to 1, one for each winner) how payments are rounded."""
+    """It offers free GPUs to the worst-off apps, and gives the rest to others. Of all chance, *order* says in
+    which order apps outside the auction get what is left, and *chance* (numbers from 0 to 1, one for each
+    winner) how payments are rounded."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class Demand(NamedTuple):
         """Return the economic batch size at a price of GPU time."""
         return min(max(1.0, math.sqrt(price * self.fixed * self.rate)), self.target)
 
-    def each(self, price: float) -> float:
+    def request_time(self, price: float) -> float:
         """Return the GPU time of one request in batches of the economic size."""
         return (self.time - self.fixed) / self.target + self.fixed / self.size(price)
 
@@ -136,7 +136,7 @@ def load(demands: Sequence[Demand], price: float) -> tuple[float, float]:
     """Return mean and standard deviation of the GPUs that demand keeps busy at a price of GPU time."""
     mean = variance = 0.0
     for demand in demands:
-        each = demand.each(price)
+        each = demand.request_time(price)
         mean += demand.rate * each
         variance += each * each * demand.dispersion * demand.rate / demand.slo
     return mean, math.sqrt(variance)

@@ -90,7 +90,10 @@ KNOWN = "machine.json"
 
 
 class HostAgent:
-    """The agent of this machine. *with_agent*: jobs end with it, else the next agent here finds them."""
+    """It connects to the arbiter again and again, and carries out its orders on this machine.
+
+    *with_agent*: jobs end with it; else the next agent here finds them.
+    """
 
     def __init__(
         self,

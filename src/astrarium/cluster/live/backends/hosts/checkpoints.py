@@ -31,7 +31,8 @@ class Stamp(NamedTuple):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A checkpoint that lies somewhere. *job*: APP/job-J, as its folders; *kept*: the part of its work."""
+    """It lies at an agent or in the arbiter's store. *job*: APP/job-J, as its folders; *kept*: the part of
+    its work."""
 
     job: str
     run: int

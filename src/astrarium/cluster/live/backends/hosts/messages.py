@@ -45,8 +45,9 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
-    """What an agent sees. *done*: the number of the last order that it has carried out; *troubles*: why
-    checkpoints could not be brought here; *sick*, *watched*: the health of its GPUs, as in MachineStatus."""
+    """An agent sends one at every look. *done*: the number of the last order that it has carried out;
+    *troubles*: why checkpoints could not be brought here; *sick*, *watched*: the health of its GPUs, as in
+    MachineStatus."""
 
     done: int
     parts: list[PartStatus]
@@ -122,7 +123,7 @@ class PutLogs(msgspec.Struct, frozen=True, tag=True):
 
 
 class LogPiece(msgspec.Struct, frozen=True):
-    """A piece of a log. The last one of all has no path."""
+    """Answers `SendLogs`, as many as it takes; the last one of all has no path."""
 
     path: str = ""
     offset: int = 0

@@ -42,7 +42,7 @@ class ApiServer(NamedTuple):
     token: Callable[[], str]
 
     def call(self, method: str, path: str, body: object = None, **query: str) -> Any:
-        """Return the answer to a call."""
+        """Return the decoded body of an answer; an error of the server is raised in its own words."""
         url = f"{self.url}{path}{'?' if query else ''}{urllib.parse.urlencode(query)}"
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if token := self.token():

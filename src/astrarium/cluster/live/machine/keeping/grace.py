@@ -47,8 +47,8 @@ class Grace(NamedTuple):
         return self.job * (1 if up else 2)
 
     def arbiter(self, patience: float) -> float:
-        """After this an arbiter has the site end a run. *Patience* is what a folder may take to show what was
-        written elsewhere: the keeper may have ended the job in time."""
+        """Return after how long an arbiter has the site end a run. *Patience* is what a folder may take to
+        show what was written elsewhere: the keeper may have ended the job in time."""
         return self.job + patience
 
     @property
