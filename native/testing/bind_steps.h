@@ -96,8 +96,9 @@ inline void bind_step_questions(nb::class_<BoundSteps>& bound) {
           "admission", [](BoundSteps& self) -> Admission& { return self.admission; }, nb::rv_policy::reference_internal,
           "The admission that it publishes to.")
       .def(
-          "quarantined", [](BoundSteps& self, Time now) { return as_list(self.scheduler.quarantine.all(now)); }, "now"_a,
-          nb::sig("def quarantined(self, now: int) -> list[QuarantinedInput]"), "Return the inputs that are refused.")
+          "quarantined", [](BoundSteps& self, Time now) { return as_list(self.scheduler.quarantine.all(now)); },
+          "now"_a, nb::sig("def quarantined(self, now: int) -> list[QuarantinedInput]"),
+          "Return the inputs that are refused.")
       .def(
           "batches", [](BoundSteps& self) { return as_tuple(std::exchange(self.scheduler.books, {})); },
           nb::sig("def batches(self) -> Batches"), "Return what became of batches since the last time.")
