@@ -56,7 +56,7 @@ struct Exchange {
   void hand_in() {
     if (at_rest.load(std::memory_order_relaxed) && bell.is_needed()) {
       const std::unique_lock lock(turn, std::try_to_lock);
-      if (lock && take_turn) return take_turn();
+      if (lock && take_turn && take_turn()) return;
     }
     bell.ring();
   }
@@ -71,7 +71,7 @@ struct Exchange {
   Bell bell;                                     // of the scheduler
   std::vector<std::unique_ptr<Origin>> origins;  // a ticket's `origin` is its place here
   std::mutex turn;                               // for whoever lets the scheduler do something
-  std::function<void()> take_turn;               // by that; nothing where no scheduler runs
+  std::function<bool()> take_turn;               // by that; false: not now; nothing where no scheduler runs
   std::atomic<bool> at_rest = false;             // whether no batch is under way
   std::atomic<std::size_t> arriving = 0;         // bytes of blocks whose tensors are on their way
   std::atomic<Time> response = 0;                // the setup's network.response, for Admission::answered

@@ -131,8 +131,8 @@ inline void bind_questions(nb::class_<BoundScheduler>& bound) {
           },
           "worker"_a, Without(), "Return the tag of a worker's oldest batch and how long it may take, or None.")
       .def(
-          "thinks", [](const BoundScheduler& self) { return self.thread.thinks(); },
-          "Return whether a policy in Python decides just now: no worker is heard until it has.");
+          "thinks_since", [](const BoundScheduler& self) { return self.thread.thinks_since(); },
+          "Return since when a policy in Python decides, or 0: no worker is heard until it has.");
 }
 
 inline void bind_thread(nb::class_<BoundScheduler>& bound) {

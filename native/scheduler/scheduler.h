@@ -478,7 +478,7 @@ class Scheduler {
     while (!batches.empty() && !batches.front().sent &&
            (batches.front().rows.empty() || !gpus_.is_present(batches.front().worker))) {
       const Batch batch = gpus_.take_first(gpu);
-      move_elsewhere(gpu, batch, now);
+      if (!batch.rows.empty()) move_elsewhere(gpu, batch, now);
       const char* why = batch.rows.empty() ? "its inputs are refused" : "its model's own worker is away";
       leave_gpu(gpu, batch, BatchFailed{gpu, batch.run, why}, now);
     }

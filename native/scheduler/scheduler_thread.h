@@ -1,7 +1,8 @@
 // The thread of the scheduler: takes tickets from the rings of those who read calls, hears workers, keeps time.
 //
 // Who lets the scheduler do something has its turn (`exchange.turn`) and its state; a policy in Python thinks in its
-// turn, but without the state, so that questions are answered meanwhile: nothing changes until it has decided.
+// turn, but without the state, so that questions are answered meanwhile: nothing changes until it has decided. They
+// wait while a policy is made.
 #pragma once
 
 #include <sys/epoll.h>
@@ -55,8 +56,9 @@ class SchedulerThread {
   void start() {
     if (thread_.joinable()) return;
     others_may_decide([this] {
-      const std::lock_guard state(state_);
-      decide(monotonic_ns());
+      const std::unique_lock state(state_, std::try_to_lock);  // a question may be under way: nobody waits for it
+      if (state) decide(monotonic_ns());
+      return state.owns_lock();
     });
     thread_ = std::thread([this] { run(); });
   }
@@ -149,8 +151,8 @@ class SchedulerThread {
     return question(scheduler_);
   }
 
-  // Whether a policy in Python thinks just now: no worker's news is read until it has decided.
-  bool thinks() const { return thinks_.load(std::memory_order_relaxed); }
+  // Since when a policy in Python thinks (no worker's news is read until it has decided), or 0.
+  Time thinks_since() const { return thinks_since_.load(std::memory_order_relaxed); }
 
   // One turn: hear, take, decide, send. Returns when the next is due.
   Time turn(bool all_workers = false) {
@@ -176,12 +178,12 @@ class SchedulerThread {
   class Thinking {
    public:
     explicit Thinking(SchedulerThread& thread) : thread_(thread) {
-      thread_.thinks_.store(true, std::memory_order_relaxed);
+      thread_.thinks_since_.store(monotonic_ns(), std::memory_order_relaxed);
       thread_.state_.unlock();
     }
     ~Thinking() {
       thread_.state_.lock();
-      thread_.thinks_.store(false, std::memory_order_relaxed);
+      thread_.thinks_since_.store(0, std::memory_order_relaxed);
     }
     Thinking(const Thinking&) = delete;
     Thinking& operator=(const Thinking&) = delete;
@@ -220,7 +222,7 @@ class SchedulerThread {
     };
   }
 
-  void others_may_decide(std::function<void()> how) {
+  void others_may_decide(std::function<bool()> how) {
     const std::lock_guard turn(exchange_.turn);
     exchange_.take_turn = std::move(how);
   }
@@ -396,7 +398,7 @@ class SchedulerThread {
 
   Exchange& exchange_;
   std::mutex state_;  // of the scheduler
-  std::atomic<bool> thinks_ = false;
+  std::atomic<Time> thinks_since_ = 0;
   Scheduler scheduler_;
   int epoll_ = -1, timer_ = -1;
   Time set_for_ = kForever;

@@ -45,11 +45,11 @@ nb::dict simulate_serving(const Setup& setup, const Truth& truth, const Paramete
   if (!bad_limits.empty() && bad_limits.size() != setup.models.size())
     throw std::invalid_argument("bad_limits must have one number for each model, or none at all");
   const Arrivals arrivals = columns.arrivals();
-  RunOptions options{warmup, std::move(bad_limits), profiler_delay, ticker(std::move(progress))};
+  const RunOptions options{warmup, std::move(bad_limits), profiler_delay, ticker(std::move(progress))};
   std::unique_ptr<Books> books;
   {
     nb::gil_scoped_release release;
-    books = run(setup, truth, parameters, arrivals, std::move(options));
+    books = run(setup, truth, parameters, arrivals, options);
   }
   return record(std::move(*books));
 }

@@ -83,11 +83,12 @@ struct RunOptions {
   std::function<std::unique_ptr<Policy>(std::unique_ptr<Policy>)> around = {};  // another policy around the twin
 };
 
-// Without the interpreter's lock. *columns* must stay as they are while the books are read.
+// Without the interpreter's lock, so *options*, which may hold Python's objects, stay the caller's. What *arrivals*
+// point to must stay as it is while the books are read.
 inline std::unique_ptr<Books> run(const Setup& setup, const Truth& truth, const Parameters& parameters,
-                                  const Arrivals& arrivals, RunOptions options) {
+                                  const Arrivals& arrivals, const RunOptions& options) {
   auto books = std::make_unique<Books>(setup, arrivals, truth);
-  books->watch(options.warmup, std::move(options.bad_limits));
+  books->watch(options.warmup, options.bad_limits);
   auto policy = make_policy(setup, parameters);
   if (policy->listens_to_profiler()) listen(setup, truth, arrivals, *books, options.profiler_delay);
   if (options.around) policy = options.around(std::move(policy));

@@ -29,7 +29,7 @@ inline nb::dict simulate_timed(const Setup& setup, const Truth& truth, const Par
   options.around = [&decisions](std::unique_ptr<Policy> policy) {
     return std::make_unique<TimedPolicy>(std::move(policy), decisions);
   };
-  nb::dict out = record(std::move(*run(setup, truth, parameters, arrivals, std::move(options))));
+  nb::dict out = record(std::move(*run(setup, truth, parameters, arrivals, options)));
   out["decision_at"] = column(std::move(decisions.at));
   out["decision_ns"] = column(std::move(decisions.ns));
   return out;

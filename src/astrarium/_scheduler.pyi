@@ -121,5 +121,5 @@ class Scheduler:
     def oldest(self, worker: int) -> tuple[int, int] | None:
         """Return the tag of a worker's oldest batch and how long it may take, or None."""
 
-    def thinks(self) -> bool:
-        """Return whether a policy in Python decides just now: no worker is heard until it has."""
+    def thinks_since(self) -> int:
+        """Return since when a policy in Python decides, or 0: no worker is heard until it has."""

@@ -256,13 +256,13 @@ class VirtualScheduler:
         self.oldest = self._steps.oldest
         self.batches = self._steps.batches
         self.profile = self._steps.profile
-        self.is_thinking = False
+        self.thinking_since = 0
         self._ended: list[Any] = []
         self._due = FOREVER
         self.stage: Stage | None = None
 
-    def thinks(self) -> bool:
-        return self.is_thinking
+    def thinks_since(self) -> int:
+        return self.thinking_since
 
     def begin(self, setup: Any, parameters: Any) -> None:
         self._steps.begin(setup, parameters, self._loop.now)
@@ -335,7 +335,9 @@ class VirtualScheduler:
             self.stage.workers.send(worker, decode_order(packet))
         self.stage.coordinator.collect()
         self.stage.coordinator.sync()
-        if due < FOREVER and due != self._due:
+        if due <= self._loop.now:
+            self._soon()  # a batch could not be sent: the policy hears of it at once
+        elif due < FOREVER and due != self._due:
             self._loop.at(due, self._step)
         self._due = due
 

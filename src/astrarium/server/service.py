@@ -18,7 +18,7 @@ from astrarium.server.control.calls.handler import CallHandler
 from astrarium.server.control.calls.open_calls import OpenCalls
 from astrarium.server.control.calls.preprocessing import Preprocessor
 from astrarium.server.control.calls.tensor_store import TensorStore
-from astrarium.server.control.coordinator import Coordinator
+from astrarium.server.control.coordinator import THINKS_TOO_LONG, Coordinator
 from astrarium.server.control.health.calibration import Calibration
 from astrarium.server.control.health.failure_watch import FailureWatch
 from astrarium.server.control.health.readiness import Readiness
@@ -155,13 +155,19 @@ class LiveService:
 
     @property
     def ready(self) -> bool:
-        """Whether calls are taken, a worker is up, and not every loaded model refuses or fails everybody.
+        """Whether calls are taken and decided on, a worker is up, and not every model fails everybody.
 
         One model that does is not enough: it says so of itself, and the others go on.
         """
         loaded = [entry for entry in self.repository.entries if entry.state == "READY"]
         answering = [entry for entry in loaded if not entry.refusing and not entry.failing]
-        return not self._closed() and bool(self.coordinator.present) and bool(answering or not loaded)
+        decides = self.coordinator.thinking_for() < THINKS_TOO_LONG
+        return (
+            not self._closed()
+            and decides
+            and bool(self.coordinator.present)
+            and bool(answering or not loaded)
+        )
 
     def _closed(self) -> str:
         """Return why no call is taken now; empty where they are."""

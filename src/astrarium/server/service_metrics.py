@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from astrarium.core.quantities import SECOND
 from astrarium.server.client_errors import ClientErrors
 from astrarium.server.control.calls.tensor_store import TensorStore
 from astrarium.server.control.coordinator import Coordinator
@@ -48,6 +49,10 @@ class ServiceMetrics:
             "models_apart": ("Models in processes of their own: they broke workers.", apart),
             "reserve": ("Processes that are ready to become a worker at once.", self.workers.in_reserve()),
             "unaccounted": ("Calls that the accounts have lost: always 0.", self.coordinator.unaccounted()),
+            "policy_thinking_seconds": (
+                "For how long a policy in Python has been deciding just now.",
+                self.coordinator.thinking_for() / SECOND,
+            ),
             "waiting_requests": ("Requests that wait for a batch.", self.coordinator.waiting),
             "shared_memory_bytes": ("Shared memory in use for tensors.", arena.used),
             "shared_memory_limit_bytes": ("Shared memory for tensors.", arena.size),

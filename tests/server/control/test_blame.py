@@ -192,6 +192,21 @@ def test_copies_that_waited_with_the_policy_are_refused_and_its_gpu_goes_on(poli
     stage.check_the_accounts()
 
 
+@pytest.mark.parametrize("policy", ["eager", "astrarium"])
+def test_a_batch_of_nothing_but_quarantined_inputs_ends(policy: str) -> None:
+    """It went on to other GPUs like the batches of a worker that is away, and the server ended."""
+    stage = poisoned(slo_ms=3000, policy=policy)
+    first = stage.call(data=POISON)
+    stage.wait(1)
+    copies = [stage.call(data=POISON) for _ in range(24)]
+    stage.wait(3000)
+    assert outcomes([first, *copies]) == [Outcome.FAILED] * 25
+    good = stage.call()
+    stage.wait(500)
+    assert good.outcome == Outcome.IN_TIME
+    stage.check_the_accounts()
+
+
 def test_a_worker_that_was_broken_is_back_at_once_and_the_log_names_the_model(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

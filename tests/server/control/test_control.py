@@ -182,16 +182,36 @@ def test_a_policy_that_thinks_is_not_counted_against_workers() -> None:
     stage.workers.stuck = {0}
     stage.call()
     stage.wait(0)
-    stage.scheduler.is_thinking = True
+    stage.scheduler.thinking_since = stage.loop.now
     for _ in range(600):
         stage.loop.now += 100 * MILLISECOND
         stage.fleet.check_for_stuck()
     assert stage.fleet.restarts == 0
-    stage.scheduler.is_thinking = False
+    stage.scheduler.thinking_since = 0
     for _ in range(30):
         stage.wait(100)
         stage.fleet.check_for_stuck()
     assert stage.fleet.restarts == 1
+
+
+def test_a_worker_is_found_stuck_beside_a_policy_that_thinks_most_of_the_time() -> None:
+    stage = Stage(gpus=1)
+    stage.workers.stuck = {0}
+    stage.call()
+    stage.wait(0)
+    for _ in range(30):
+        stage.wait(100)
+        stage.scheduler.thinking_since = stage.loop.now - 50 * MILLISECOND  # there was a pause before
+        stage.fleet.check_for_stuck()
+        stage.scheduler.thinking_since = 0
+    assert stage.fleet.restarts == 1
+
+
+def test_no_worker_is_pinged_while_nobody_hears_its_answer() -> None:
+    stage = Stage(gpus=1)
+    assert stage.fleet.idle() == [0]
+    stage.scheduler.thinking_since = stage.loop.now - 1
+    assert stage.fleet.idle() == []
 
 
 def test_pauses_in_the_middle_of_one_batch_do_not_add_up() -> None:

@@ -311,16 +311,16 @@ def test_questions_are_answered_while_a_policy_thinks() -> None:
             connection = await served.server.connect()
             served.may.clear()
             connection.writer.write(request())
-            while not served.scheduler.thinks():
+            while not served.scheduler.thinks_since():
                 await asyncio.sleep(0.001)
             assert served.scheduler.waiting() == 1
             assert served.scheduler.policy_errors() == (0, "")
             assert served.scheduler.oldest(0) is None
-            assert served.scheduler.thinks()  # all this time
+            assert served.scheduler.thinks_since()  # all this time
             served.may.set()
             served.done(await served.order())
             assert (await connection.answer())[0] == 200
-            assert not served.scheduler.thinks()
+            assert not served.scheduler.thinks_since()
 
     asyncio.run(run())
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from astrarium.core.optional import extension
-from astrarium.core.quantities import Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.server.control.accounts.accounts import Accounts
 from astrarium.server.control.calls.open_calls import OpenCalls
 from astrarium.server.control.calls.ticket import EndedBatch
@@ -36,6 +36,7 @@ from astrarium.serving.twin.native import native_setup
 if TYPE_CHECKING:
     from astrarium._scheduler import Scheduler
 
+THINKS_TOO_LONG = 5 * SECOND  # a policy in Python, on one decision; then the server is not ready
 log = logging.getLogger("astrarium.control")
 
 
@@ -71,6 +72,7 @@ class Coordinator:
         self.calibration: Calibration | None = None
         self.present: set[int] = set()  # GPUs whose workers can run batches
         self.policy_errors = 0
+        self._thinks_too_long = False
         self.began = False
         self._taking = True
         self._scheduler = scheduler
@@ -145,8 +147,13 @@ class Coordinator:
     def oldest(self, worker: int) -> tuple[int, Time] | None:
         return self._scheduler.oldest(worker)
 
-    def hears_workers(self) -> bool:
-        return not self._scheduler.thinks()
+    def heard_until(self) -> Time:
+        return self._scheduler.thinks_since() or self.clock()
+
+    def thinking_for(self) -> Time:
+        """Return how long a policy in Python has been deciding; 0 where none is."""
+        since = self._scheduler.thinks_since()
+        return self.clock() - since if since else 0
 
     def model_news(self, gpu: int, news: ModelNews) -> None:
         assert self.repository is not None
@@ -172,6 +179,15 @@ class Coordinator:
         if errors != self.policy_errors:
             log.error("the policy %s failed: %s", self.plan.policy_name, last)
         self.policy_errors = errors
+        self._watch_policy()
+
+    def _watch_policy(self) -> None:
+        """Say once that a policy in Python does not come back from a decision."""
+        before = self._thinks_too_long
+        self._thinks_too_long = self.thinking_for() >= THINKS_TOO_LONG
+        if self._thinks_too_long and not before:
+            seconds = THINKS_TOO_LONG / SECOND
+            log.error("the policy %s has thought for %g s: calls wait for it", self.plan.policy_name, seconds)
 
     def unaccounted(self) -> int:
         """Return how many calls are not where the accounts say that they are: 0, or there is a defect."""

@@ -37,7 +37,7 @@ def _arrived(*request: Any) -> Event:
     return contract.RequestArrived(Request(*request))
 
 
-# By kind, as native/policies/books.h counts what happens; arrivals are the last.
+# By kind, as `Event` in native/policies/contract.h counts them; arrivals are the last.
 _EVENTS: tuple[Callable[..., Event], ...] = (
     contract.BatchFinished,
     contract.BatchPreempted,

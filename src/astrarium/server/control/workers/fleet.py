@@ -36,8 +36,10 @@ class FleetController(Protocol):
     def oldest(self, worker: int) -> tuple[int, Time] | None:
         """Return the batch that a worker has held longest, and how long it may."""
 
-    def hears_workers(self) -> bool:
-        """Return whether what workers say of their batches is heard now: not while a policy thinks."""
+    def heard_until(self) -> Time:
+        """Return until when workers were heard: until now, or until a policy in Python began to think."""
+
+    def thinking_for(self) -> Time: ...
 
     def model_news(self, gpu: int, news: ModelNews) -> None: ...
     def pong(self, gpu: int, news: Pong) -> None: ...
@@ -76,7 +78,7 @@ class Fleet:
         self.blamed: Callable[[Blame, str], None] = lambda blame, reason: None
         self.closing = False
         self._lateness = Lateness(clock)
-        self._stuck = StuckWorkers(self._lateness, controller.oldest, controller.hears_workers)
+        self._stuck = StuckWorkers(self._lateness, controller.oldest, controller.heard_until)
 
     def start(self, workers: Workers) -> None:
         self.workers = workers
@@ -103,8 +105,8 @@ class Fleet:
         return [LateWorker(entry.spec.worker, sorted(entry.to_load), entry.started) for entry in late]
 
     def idle(self) -> list[int]:
-        """Return the workers that are ready and run no batch."""
-        ready = self.ready()
+        """Return the workers that are ready and run no batch; none while nobody hears what they answer."""
+        ready = [] if self._controller.thinking_for() else self.ready()
         return [worker for worker in ready if self._controller.oldest(worker) is None]
 
     def load(self, model: int, files: Mapping[str, ModelFiles]) -> None:

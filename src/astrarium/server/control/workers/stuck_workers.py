@@ -46,27 +46,33 @@ class StuckWorkers:
     """Workers that were over their limit at the last look already are killed.
 
     News that lay in the sockets while the frontend was stopped or starved is heard between two looks. A
-    look that comes late counts no more than one that does not, and none while nobody hears what workers say.
+    look that comes late counts no more than one that does not. Time in which nobody heard workers, because a
+    policy in Python thought, does not count.
     """
 
     def __init__(
         self,
         lateness: Lateness,
         oldest: Callable[[int], tuple[int, Time] | None],
-        hears_workers: Callable[[], bool],
+        heard_until: Callable[[], Time],
     ) -> None:
         self._lateness = lateness
         self._oldest = oldest
-        self._hears_workers = hears_workers
+        self._heard_until = heard_until
+        self._heard: Time = 0  # at the last look
         self.load_times: dict[int, Time] = {}  # by model, the last time that it could be loaded
 
     def check(self, entries: Iterable[WorkerEntry], workers: Workers) -> None:
-        passed = self._lateness.look()
-        if not self._hears_workers():
-            return
+        passed = min(self._lateness.look(), self._newly_heard())
         for entry in entries:
             self._check_batch(entry, passed, workers)
             self._check_load(entry, passed, workers)
+
+    def _newly_heard(self) -> Time:
+        """Return for how long workers were heard since the last look."""
+        before = self._heard
+        self._heard = self._heard_until()
+        return self._heard - before
 
     def _check_batch(self, entry: WorkerEntry, passed: Time, workers: Workers) -> None:
         worker = entry.spec.worker
