@@ -31,7 +31,7 @@ from astrarium.serving.live import tensors
 
 STARTING = 120.0  # seconds: workers import their frameworks and load models first
 ENDING = 30.0  # seconds for the requests that are under way
-MOST_SAID = 200  # lines of its log that are kept
+MOST_OUTPUT_LINES = 200  # lines of its log that are kept
 _ADDRESS = re.compile(r"HTTP +(https?://\S+)")
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # proxies know no loopback
 _HEADER = "Inference-Header-Content-Length"
@@ -51,7 +51,7 @@ class Server:
     def __init__(self, process: subprocess.Popen[str], home: tempfile.TemporaryDirectory[str]) -> None:
         self._process = process
         self._home = home
-        self._output_lines: deque[str] = deque(maxlen=MOST_SAID)
+        self._output_lines: deque[str] = deque(maxlen=MOST_OUTPUT_LINES)
         self._ready = threading.Event()
         self.url = ""
         pipes = (process.stdout, process.stderr)
