@@ -14,7 +14,7 @@
 #include "front/refusals.h"
 #include "front/served_model.h"
 #include "protocol/answer.h"
-#include "protocol/json_call.h"
+#include "protocol/call.h"
 #include "protocol/trim.h"
 
 namespace astrarium::front {

@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "protocol/call.h"
 #include "protocol/compression.h"
-#include "protocol/json_call.h"
 #include "tensors/half.h"
 #include "tensors/json/text.h"
 #include "tensors/model.h"

@@ -12,7 +12,7 @@
 
 #include "protocol/answer.h"
 #include "protocol/compression.h"
-#include "protocol/json_call.h"
+#include "protocol/json_body.h"
 
 namespace astrarium::protocol {
 

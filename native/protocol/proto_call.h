@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "protocol/answer.h"
-#include "protocol/json_call.h"
+#include "protocol/call.h"
 #include "tensors/proto_tensor.h"
 
 namespace astrarium::protocol {

@@ -35,7 +35,6 @@ from astrarium.serving.contract import (
     Setup,
     latency_table,
 )
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import ModelFiles, Place
 from astrarium.serving.live.messages import (
     BatchBroken,
@@ -59,6 +58,7 @@ from astrarium.serving.live.messages import (
     unpacked,
 )
 from astrarium.serving.live.process import Death
+from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.tensors import Tensor, TensorSpec
 from astrarium.serving.live.workers import Listener, WorkerSpec
 from astrarium.serving.policies import serving_policies

@@ -37,7 +37,6 @@ from on_gpu.models import CODE, MODELS, Model
 from processes import stat
 
 from astrarium.core.optional import extension
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import ModelFiles
 from astrarium.serving.live.backends.torch import TorchModel
 from astrarium.serving.live.backends.torch.cuda_runner import CudaRunner
@@ -57,6 +56,7 @@ from astrarium.serving.live.messages import (
     packed,
     plain_files,
 )
+from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker.__main__ import main as worker_main
 

@@ -37,9 +37,9 @@ from astrarium.server.recording import Recording
 from astrarium.server.service_metrics import ServiceMetrics
 from astrarium.server.statistics import StatisticsOfModel
 from astrarium.server.timelines import Timelines
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.garbage import GarbageKeeper
 from astrarium.serving.live.messages import Ping
+from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.workers import Listener, NativeEars, Workers
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Batch
 from astrarium.serving.live.layout import aligned, fixed_bytes, tensors_at, whole_shapes
 from astrarium.serving.live.messages import (
@@ -24,6 +23,7 @@ from astrarium.serving.live.messages import (
     packed,
     unpacked,
 )
+from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.tensors import TensorSpec, to_array, to_bytes
 from astrarium.serving.live.worker import items
 from astrarium.serving.live.worker.inputs import gathered

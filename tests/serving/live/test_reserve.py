@@ -17,11 +17,11 @@ import pytest
 from astrarium.core.optional import extension
 from astrarium.server.control.workers.hearing import HearingScheduler
 from astrarium.serving.live import reserve
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import ModelFiles, Place
 from astrarium.serving.live.messages import LoadModel, ModelLoaded, News, UnloadModel, WorkerUp, plain_files
 from astrarium.serving.live.process import Death
 from astrarium.serving.live.reserve import Depth, Reserve, available_memory
+from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import preparing
 from astrarium.serving.live.workers import LocalWorkers, NativeEars, WorkerSpec

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.messages import (
     BatchBroken,
@@ -28,6 +27,7 @@ from astrarium.serving.live.messages import (
     encode,
     packed,
 )
+from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.worker.worker import Worker
 
 

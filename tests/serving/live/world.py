@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any, cast
 
 from astrarium.core.optional import extension
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import ModelFiles, Place
 from astrarium.serving.live.backends.precise_wait import Heard, Ready, Wait
 from astrarium.serving.live.garbage import GarbageKeeper
@@ -29,6 +28,7 @@ from astrarium.serving.live.messages import (
     packed,
     plain_files,
 )
+from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker.worker import Worker
 

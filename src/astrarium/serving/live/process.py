@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.messages import LARGEST_MESSAGE
+from astrarium.serving.live.shared_memory import SharedMemory
 
 _PR_SET_CHILD_SUBREAPER = 36
 

@@ -21,10 +21,10 @@ from typing import Any
 import msgspec
 
 from astrarium.core.quantities import write_bytes
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.messages import LARGEST_MESSAGE, LoadModel, ModelLoaded, UnloadModel, encode
 from astrarium.serving.live.process import AdoptedProcess, WorkerProcess, socket_pair, spawned, watched
+from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.worker.preparing import PrepareModel, Ready, ReserveOrder, SayWhenReady, TakePlace
 
 log = logging.getLogger("astrarium.reserve")

@@ -14,7 +14,6 @@ from time import monotonic_ns
 from typing import Protocol
 
 from astrarium.core.quantities import SECOND, Time
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.messages import (
     LoadModel,
@@ -33,6 +32,7 @@ from astrarium.serving.live.messages import (
 from astrarium.serving.live.phases import phases_text
 from astrarium.serving.live.process import Death, WorkerProcess, adopt_orphans, spawned
 from astrarium.serving.live.reserve import Reserve
+from astrarium.serving.live.shared_memory import SharedMemory
 
 
 class NativeEars(Protocol):

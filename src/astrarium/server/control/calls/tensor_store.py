@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from astrarium.serving.live import layout
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.layout import aligned
 from astrarium.serving.live.messages import Shapes
+from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.tensors import Tensor
 
 if TYPE_CHECKING:

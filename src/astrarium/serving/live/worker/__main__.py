@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from astrarium.core.optional import extension
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.backends.precise_wait import fine_timers
 from astrarium.serving.live.garbage import GarbageKeeper
+from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.worker import preparing
 from astrarium.serving.live.worker.worker import FrontendGone, Worker
 

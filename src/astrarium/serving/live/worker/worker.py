@@ -17,12 +17,12 @@ from typing import Any, cast
 
 from astrarium.core.optional import extension
 from astrarium.serving.live import messages
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends import contract
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.backends.precise_wait import Ready, Watch, watching
 from astrarium.serving.live.garbage import GarbageKeeper
 from astrarium.serving.live.messages import BatchDone, LoadModel, RunBatch
+from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.worker import device_health
 from astrarium.serving.live.worker.batch_turn import BatchTurn, Clock
 from astrarium.serving.live.worker.models import WorkerModels, error_text

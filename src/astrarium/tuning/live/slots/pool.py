@@ -12,7 +12,7 @@ import msgspec
 
 from astrarium.tuning.live.slots.fork_server import ForkServer
 from astrarium.tuning.live.slots.messages import Gone, Message, Order, SlotReady, SlotSetup, Warm
-from astrarium.tuning.live.slots.process import SlotProcess
+from astrarium.tuning.live.slots.slot_process import SlotProcess
 
 LOADING = 120.0  # seconds that a slot may take to come up: PyTorch is loaded meanwhile
 TRIES = 3  # slots that die before they are ready for work; then their GPU is taken to be gone

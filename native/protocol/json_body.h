@@ -1,97 +1,19 @@
-// One inference request that goes the short way: checked against its model, its tensors ready to be placed.
+// Reads the body of a request: JSON, with tensors as JSON or as the bytes behind it.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
-#include "protocol/http_head.h"
+#include "protocol/call.h"
 #include "tensors/half.h"
 #include "tensors/json/bytes_tensor.h"
 #include "tensors/json/scan.h"
-#include "tensors/model.h"
 
 namespace astrarium::protocol {
-
-inline constexpr std::size_t kLongestTag = 256, kMostDimensions = 32;
-// Bytes of JSON in a request, or of elements that its answer has in JSON: reading or writing more takes so long (20 ms
-// and more) that the long way does it, in a thread.
-inline constexpr std::size_t kMostJson = 1 << 20;
-// Bytes of JSON beside the elements of tensors: LARGE in server/settings.py, which the long way holds to the byte.
-inline constexpr std::size_t kMostBeside = 256 << 10;
-// Bytes of an answer: a larger one is copied, page by page, for longer (60 ms) than others should wait.
-inline constexpr std::size_t kMostAnswer = 32 << 20;
-
-// Of parameters: microseconds, and a level.
-inline constexpr std::int64_t kLongestTimeout = 1'000'000'000'000'000, kLargestPriority = 0xffffffff;
-
-struct Input {
-  Shape shape;
-  std::string own_bytes;  // from JSON; empty where the bytes lie in the request
-  std::string_view data;  // of the request, or of `own_bytes`
-  bool is_there = false;
-};
-
-struct Wanted {
-  std::size_t output;
-  bool binary;
-  bool stated = true;  // of this output; else of all of them
-};
-
-struct Call {
-  std::shared_ptr<const Model> model;
-  std::string id, application;
-  std::vector<Input> inputs;  // in the model's order
-  std::vector<Wanted> outputs;
-  std::int64_t rows = 0;
-  std::int64_t timeout_us = 0;  // 0: none was given
-  std::int64_t priority = 0;
-  Coding accepts = Coding::kNone;  // how the answer is compressed
-  bool closes = false;             // the connection, after the answer
-  bool timed = false;              // the answer says how long each stage took
-  std::int64_t patience = 0;       // nanoseconds for which the client waits, whatever the objective; 0: it did not say
-
-  // Makes it as new, for another request of any model, and keeps what memory it has.
-  void clear() {
-    id.clear();
-    application.clear();
-    outputs.clear();
-    for (Input& input : inputs) {
-      input.shape.clear();
-      input.own_bytes.clear();
-      input.data = {};
-      input.is_there = false;
-    }
-    rows = timeout_us = priority = patience = 0;
-    accepts = Coding::kNone;
-    closes = timed = false;
-  }
-
-  std::size_t block_bytes() const {
-    std::size_t size = 0;
-    for (const Input& input : inputs) size += aligned(input.data.size());
-    return size;
-  }
-
-  // Tensors lie one after the other, each aligned; what lies between them is zero, so that equal inputs are equal
-  // blocks.
-  void place(char* at) const {
-    for (const Input& input : inputs) {
-      std::memcpy(at, input.data.data(), input.data.size());
-      at = clear_gap(at, input.data.size());
-    }
-  }
-  // After a tensor of *size* bytes; returns where the next one begins.
-  static char* clear_gap(char* at, std::size_t size) {
-    std::memset(at + size, 0, aligned(size) - size);
-    return at + aligned(size);
-  }
-};
 
 // Fills a Call from a body. Every `false` sends the request the long way; `why` says for what reason.
 class BodyReader {

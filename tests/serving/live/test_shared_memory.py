@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.core.optional import extension
-from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.layout import ALIGNMENT, block_bytes, fixed_bytes, whole_shapes
+from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.tensors import (
     DATATYPES,
     Tensor,
