@@ -26,8 +26,8 @@ def level(name: str) -> Level[Any, Any]:
     """Return the level of this name."""
     if name not in SECTIONS:
         raise InputError("level", name, one_of(list(SECTIONS), name))
-    found: Level[Any, Any] = importlib.import_module(f"astrarium.{name}.level").LEVEL
-    return found
+    loaded: Level[Any, Any] = importlib.import_module(f"astrarium.{name}.level").LEVEL
+    return loaded
 
 
 def level_of(scenario: Scenario) -> Level[Any, Any]:
@@ -50,14 +50,14 @@ def named_by(raw: Any, source: str) -> Level[Any, Any]:
 def name_of(raw: Any) -> str | None:
     """Return the name of the level that a file is about; None if it has no section that tells."""
     there = raw if isinstance(raw, dict) else {}
-    found = (name for name, sections in SECTIONS.items() if any(section in there for section in sections))
-    return next(found, None)
+    names = (name for name, sections in SECTIONS.items() if any(section in there for section in sections))
+    return next(names, None)
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     """Read a scenario file of any level, with `-o` overrides such as 'policy.name=eager'."""
     raw = read_yaml(Path(path))
-    found = named_by(raw, str(path))
+    level = named_by(raw, str(path))
     with read_from(path):
-        scenario: Scenario = found.parse(overridden(raw, overrides, found.named), Path(path))
+        scenario: Scenario = level.parse(overridden(raw, overrides, level.named), Path(path))
     return scenario

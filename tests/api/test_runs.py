@@ -62,7 +62,7 @@ class Mine:
 
 
 def made() -> Mine:
-    [setup] = levels.level("serving").told(astrarium.load(SERVING))
+    [setup] = levels.level("serving").policy_arguments(astrarium.load(SERVING))
     return Mine(setup, None)
 
 

@@ -58,14 +58,16 @@ class Goodput(Shown):
     def probes(self) -> Table:
         """One row for each run of the search: rate, seed, the worst model's misses, whether it passed."""
         names = ("rate", "seed", "worst_bad", "passed")
-        return Table({name: [getattr(each, name) for each in self.found.probes] for name in names}, "probes")
+        return Table(
+            {name: [getattr(probe, name) for probe in self.found.probes] for name in names}, "probes"
+        )
 
     @cached_property
     def run(self) -> Run:
         """A run at the rate that was found with the scenario's own seed."""
         rate = self.found.per_seed[0]
-        found = _serving(self.scenario)
-        return simulate(found.with_rate(rate) if rate > 0 else found)
+        scenario = _serving(self.scenario)
+        return simulate(scenario.with_rate(rate) if rate > 0 else scenario)
 
     def plot(self, path: str | Path) -> Path:
         """Draw the search, as a .png file."""
@@ -110,7 +112,7 @@ class Plan(Shown):
         """One row for each replica: GPU, model, batch, share of the GPU, and why it is there."""
         uses = () if self.answer.chosen is None else self.answer.chosen.uses
         models = [model.name for model in self.answer.chosen.problem.models] if self.answer.chosen else []
-        placed = [(use.gpu.id, each.replica) for use in uses for each in use.replicas]
+        placed = [(use.gpu.id, replica_use.replica) for use in uses for replica_use in use.replicas]
         rows = [(gpu, models[one.model], one.batch, one.share, one.why) for gpu, one in placed]
         return Table(columns(("gpu", "model", "batch", "share", "why"), rows), "replicas")
 
@@ -171,11 +173,13 @@ def goodput(
     from astrarium.run.waiting import waiting
     from astrarium.serving.goodput import search
 
-    found = _serving(as_scenario(scenario))
-    who = decider(level_of(found), found, policy)
+    serving = _serving(as_scenario(scenario))
+    who = decider(level_of(serving), serving, policy)
     if who.policy is not None:
-        told = "a registered policy: the search makes it anew for each of many runs (docs/adding-a-policy.md)"
-        raise InputError("policy", who.label, told)
+        expected = (
+            "a registered policy: the search makes it anew for each of many runs (docs/adding-a-policy.md)"
+        )
+        raise InputError("policy", who.label, expected)
     with waiting(f"searching for the goodput of {who.label}") if progress else nullcontext():
         return Goodput(search(_serving(who.scenario), seeds, tolerance, None, jobs), who.label, who.scenario)
 
@@ -232,13 +236,13 @@ def _to_plan(source: Source) -> Any:
     return parse(raw, "" if isinstance(source, Mapping) else str(path), path.parent, planning=True)
 
 
-def _placing(given: Any) -> Any:
+def _placing(policy: Any) -> Any:
     from astrarium.placement.policies import placement_policies
 
-    found = as_choice(given, placement_policies, "planner")
-    if found is None:
-        raise InputError("policy", given, "a placement policy: a name, name:key=value or a mapping")
-    return found
+    choice = as_choice(policy, placement_policies, "planner")
+    if choice is None:
+        raise InputError("policy", policy, "a placement policy: a name, name:key=value or a mapping")
+    return choice
 
 
 def _picture(path: str | Path) -> Path:

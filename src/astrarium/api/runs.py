@@ -45,10 +45,10 @@ def simulate(
     With *trace* the run keeps every step for `replay`. *progress*: True tells on stderr what takes longer
     than two seconds; a function is called with the part that is done, from 0 to 1.
     """
-    found = as_scenario(scenario)
+    loaded = as_scenario(scenario)
     if seed is not None:
-        found = found.with_seed(_checked_seed(seed))
-    return _simulated(found, policy, engine, trace, progress)
+        loaded = loaded.with_seed(_checked_seed(seed))
+    return _simulated(loaded, policy, engine, trace, progress)
 
 
 def compare(
@@ -63,17 +63,17 @@ def compare(
     Each of *policies* may be all that `simulate` takes. *seeds*: so many, from the scenario's own on; or
     these. Every policy is checked before the first run begins.
     """
-    found = as_scenario(scenario)
-    level = level_of(found)
-    given = list(policies) or level.policies.names()
-    numbers = _seeds(found.seed, seeds)
-    _check_fresh(given, len(numbers))
-    _check_labels([decider(level, found, each).label for each in given])
+    loaded = as_scenario(scenario)
+    level = level_of(loaded)
+    compared = list(policies) or level.policies.names()
+    numbers = _seeds(loaded.seed, seeds)
+    _check_fresh(compared, len(numbers))
+    _check_labels([decider(level, loaded, policy).label for policy in compared])
     return Comparison(
         [
-            _simulated(found.with_seed(number), each, engine, False, progress)
+            _simulated(loaded.with_seed(number), policy, engine, False, progress)
             for number in numbers
-            for each in given
+            for policy in compared
         ]
     )
 
@@ -135,9 +135,9 @@ def replay_file(
     if path.is_dir():
         return _replayed(_folder_parts(path, policy, tell))
     recorded = RecordingReader(path)
-    found = _replayed(_served_parts(recorded, path, policy))
-    found.cut = found.same and recorded.cut  # where it diverges, the rest is not read
-    return found
+    replayed = _replayed(_served_parts(recorded, path, policy))
+    replayed.cut = replayed.same and recorded.cut  # where it diverges, the rest is not read
+    return replayed
 
 
 def _simulated(scenario: Scenario, policy: Any, engine: EngineName, trace: bool, progress: Progress) -> Run:
@@ -155,14 +155,14 @@ def _bar(progress: Progress) -> Bar | None:
         return None
 
     @contextmanager
-    def told(title: str, length: Time) -> Iterator[Callable[[Time], None] | None]:
+    def shown(title: str, length: Time) -> Iterator[Callable[[Time], None] | None]:
         if progress is True:
             with waiting(title):
                 yield None
         else:
             yield lambda now: progress(min(1.0, now / max(1, length)))
 
-    return told
+    return shown
 
 
 def _checked_seed(seed: Any) -> int:
@@ -174,8 +174,8 @@ def _checked_seed(seed: Any) -> int:
 def _seeds(first: int, seeds: int | Sequence[int]) -> list[int]:
     if isinstance(seeds, int) and seeds < 1:
         raise InputError("seeds", seeds, "1 or more, or a list of seeds")
-    found = range(first, first + seeds) if isinstance(seeds, int) else seeds
-    return [_checked_seed(seed) for seed in found]
+    numbers = range(first, first + seeds) if isinstance(seeds, int) else seeds
+    return [_checked_seed(seed) for seed in numbers]
 
 
 def _check_labels(labels: Sequence[str]) -> None:
@@ -188,10 +188,10 @@ def _check_labels(labels: Sequence[str]) -> None:
 
 def _check_fresh(policies: Sequence[Any], seeds: int) -> None:
     """Refuse an object that would be used for several runs: it remembers the first."""
-    for each in policies if seeds > 1 else ():
-        if callable(getattr(each, "decide", None)) and not isinstance(each, type):
-            told = "a class or a name where there are several seeds: an object remembers its first run"
-            raise InputError("policies", type(each).__name__, told)
+    for policy in policies if seeds > 1 else ():
+        if callable(getattr(policy, "decide", None)) and not isinstance(policy, type):
+            expected = "a class or a name where there are several seeds: an object remembers its first run"
+            raise InputError("policies", type(policy).__name__, expected)
 
 
 def _fresh(run: Run, policy: Any) -> Any:
@@ -236,8 +236,10 @@ def _folder_parts(
     """Yield every trace of a run folder; each belongs to the scenario beside it, or above it."""
     traces = sorted(folder.rglob(TRACE))
     if not traces:
-        told = f"a folder with {TRACE}: `astrarium simulate --trace` keeps one, or simulate(..., trace=True)"
-        raise InputError("source", str(folder), told)
+        expected = (
+            f"a folder with {TRACE}: `astrarium simulate --trace` keeps one, or simulate(..., trace=True)"
+        )
+        raise InputError("source", str(folder), expected)
     for trace in traces:
         file, scenario = _scenario_of(trace, policy)
         level = level_of(scenario)
@@ -248,7 +250,7 @@ def _folder_parts(
 
 def _scenario_of(trace: Path, policy: Any) -> tuple[Path, Scenario]:
     """Return the scenario of a trace; a policy that is given stands in for one that no file can name."""
-    file = next((each / SCENARIO for each in trace.parents if (each / SCENARIO).is_file()), None)
+    file = next((folder / SCENARIO for folder in trace.parents if (folder / SCENARIO).is_file()), None)
     if file is None:
         raise InputError("source", str(trace), f"a trace with {SCENARIO} beside it")
     usual = named_by(read_yaml(file), str(file)).default

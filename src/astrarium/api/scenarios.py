@@ -44,8 +44,8 @@ def read(source: str | Path | Mapping[str, Any]) -> tuple[Any, Path]:
     if isinstance(source, Mapping):
         return as_plain(source), Path("scenario.yaml")
     if not isinstance(source, str | Path):
-        told = "a file, a mapping such as a file holds, or a scenario"
-        raise InputError("scenario", type(source).__name__, told)
+        expected = "a file, a mapping such as a file holds, or a scenario"
+        raise InputError("scenario", type(source).__name__, expected)
     return read_yaml(Path(source)), Path(source)
 
 
@@ -77,17 +77,17 @@ def decider(level: Level[Any, Any], scenario: Scenario, policy: Any) -> Decider:
         _check_decides(policy)
         name = type(policy).__name__
         return Decider(_renamed(scenario, name), name, policy)
-    told = level.told(scenario)
-    _check_made(policy, told)
-    return Decider(_renamed(scenario, policy.__name__), policy.__name__, made(policy, None, *told))
+    arguments = level.policy_arguments(scenario)
+    _check_made(policy, arguments)
+    return Decider(_renamed(scenario, policy.__name__), policy.__name__, made(policy, None, *arguments))
 
 
-def _check_made(kind: type, told: tuple[Any, ...]) -> None:
+def _check_made(kind: type, arguments: tuple[Any, ...]) -> None:
     """Refuse a class that cannot be made as a level makes its policies."""
     try:
-        inspect.signature(kind).bind(*told, parameters_of(kind))
+        inspect.signature(kind).bind(*arguments, parameters_of(kind))
     except TypeError as error:
-        names = ", ".join([*(type(each).__name__.lower() for each in told), "parameters"])
+        names = ", ".join([*(type(argument).__name__.lower() for argument in arguments), "parameters"])
         raise InputError("policy", kind.__name__, f"a class made with ({names}): {error}") from None
 
 
@@ -98,9 +98,9 @@ def _check_decides(policy: Any) -> None:
 
 def _renamed(scenario: Scenario, name: str) -> Scenario:
     """Return the scenario with a policy's name that no registry knows, which reports then show."""
-    given: Any = scenario
+    struct: Any = scenario
     fields: dict[str, Any] = {"policy": Choice(name)}
     if hasattr(scenario, "raw"):
         fields["raw"] = {**scenario.raw, "policy": {"name": name}}
-    found: Scenario = msgspec.structs.replace(given, **fields)
-    return found
+    renamed: Scenario = msgspec.structs.replace(struct, **fields)
+    return renamed

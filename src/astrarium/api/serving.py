@@ -31,7 +31,7 @@ from astrarium.serving.live import tensors
 
 STARTING = 120.0  # seconds: workers import their frameworks and load models first
 ENDING = 30.0  # seconds for the requests that are under way
-MOST_SAID = 200  # lines of its log that are kept
+MOST_OUTPUT_LINES = 200  # lines of its log that are kept
 _ADDRESS = re.compile(r"HTTP +(https?://\S+)")
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # proxies know no loopback
 _HEADER = "Inference-Header-Content-Length"
@@ -51,7 +51,7 @@ class Server:
     def __init__(self, process: subprocess.Popen[str], home: tempfile.TemporaryDirectory[str]) -> None:
         self._process = process
         self._home = home
-        self._said: deque[str] = deque(maxlen=MOST_SAID)
+        self._output_lines: deque[str] = deque(maxlen=MOST_OUTPUT_LINES)
         self._ready = threading.Event()
         self.url = ""
         pipes = (process.stdout, process.stderr)
@@ -83,23 +83,23 @@ class Server:
             parameters["timeout"] = _microseconds(timeout)
         if priority is not None:
             parameters["priority"] = priority
-        given = [_tensor(name, value) for name, value in {**(inputs or {}), **named}.items()]
-        head = {"inputs": [entry for entry, _ in given], "parameters": parameters}
+        encoded = [_tensor(name, value) for name, value in {**(inputs or {}), **named}.items()]
+        head = {"inputs": [entry for entry, _ in encoded], "parameters": parameters}
         written = json.dumps(head).encode()
-        body = written + b"".join(data for _, data in given)
+        body = written + b"".join(data for _, data in encoded)
         headers = {_HEADER: str(len(written)), "Content-Type": "application/octet-stream"}
         answer, length = self._ask(f"/v2/models/{model}/infer", body, headers)
         return _outputs(answer, length)
 
     def models(self) -> list[dict[str, Any]]:
         """Return the models, each with its state."""
-        found: list[dict[str, Any]] = json.loads(self._ask("/v2/repository/index", b"{}")[0])
-        return found
+        index: list[dict[str, Any]] = json.loads(self._ask("/v2/repository/index", b"{}")[0])
+        return index
 
     def metadata(self, model: str) -> dict[str, Any]:
         """Return what a model's inputs and outputs are."""
-        found: dict[str, Any] = json.loads(self._ask(f"/v2/models/{model}")[0])
-        return found
+        description: dict[str, Any] = json.loads(self._ask(f"/v2/models/{model}")[0])
+        return description
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the server, each as its name with labels and its value."""
@@ -110,7 +110,7 @@ class Server:
     @property
     def log(self) -> str:
         """What the server has said last."""
-        return "\n".join(self._said)
+        return "\n".join(self._output_lines)
 
     def close(self) -> None:
         """End the server once requests that are under way are answered; closing it twice is nothing."""
@@ -149,9 +149,9 @@ class Server:
     def _read(self, pipe: Any) -> None:
         with pipe:
             for line in pipe:
-                self._said.append(line.rstrip("\n"))
-                if (found := _ADDRESS.search(line)) is not None:
-                    self.url = found[1]
+                self._output_lines.append(line.rstrip("\n"))
+                if (match := _ADDRESS.search(line)) is not None:
+                    self.url = match[1]
                     self._ready.set()
 
     def _ask(
@@ -161,8 +161,8 @@ class Server:
         request = urllib.request.Request(self.url + path, body, dict(headers or {}))
         try:
             with _DIRECT.open(request) as answer:
-                found = answer.read()
-                return found, int(answer.headers.get(_HEADER) or len(found))
+                content = answer.read()
+                return content, int(answer.headers.get(_HEADER) or len(content))
         except urllib.error.HTTPError as error:
             raise ServerError(_message(error.read()), error.code) from None
         except OSError as error:
@@ -229,8 +229,8 @@ def _written(source: Source, overrides: Mapping[str, Any]) -> str:
         raw, path = read(source)  # type: ignore[arg-type]
     name = str(path) if isinstance(source, str | Path) else ""
     with read_from(name):
-        found = changed(raw, as_plain(overrides), {"models": written_out})
-        return parse(found, name, path.parent, serving=True).to_yaml()
+        overridden = changed(raw, as_plain(overrides), {"models": written_out})
+        return parse(overridden, name, path.parent, serving=True).to_yaml()
 
 
 def _microseconds(timeout: float | str) -> int:
@@ -250,7 +250,9 @@ def _tensor(name: str, value: Any) -> tuple[dict[str, Any], bytes]:
         raise InputError(name, str(array.dtype), "an array of numbers, booleans, text or bytes")
     if datatype == tensors.BYTES:
         elements = array.ravel().tolist()
-        data = tensors.pack_bytes([each if isinstance(each, bytes) else str(each) for each in elements])
+        data = tensors.pack_bytes(
+            [element if isinstance(element, bytes) else str(element) for element in elements]
+        )
     else:
         data = bytes(tensors.to_bytes(array))
     entry = {"name": name, "shape": list(array.shape), "datatype": datatype}
@@ -260,13 +262,13 @@ def _tensor(name: str, value: Any) -> tuple[dict[str, Any], bytes]:
 def _outputs(answer: bytes, length: int) -> dict[str, Any]:
     head = json.loads(answer[:length])
     at = length
-    found = {}
+    outputs = {}
     for output in head["outputs"]:
         size = output.get("parameters", {}).get("binary_data_size")
         data = None if size is None else answer[at : at + size]
         at += size or 0
-        found[output["name"]] = _array(output, data)
-    return found
+        outputs[output["name"]] = _array(output, data)
+    return outputs
 
 
 def _array(output: Mapping[str, Any], data: bytes | None) -> Any:

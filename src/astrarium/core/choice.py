@@ -103,11 +103,11 @@ def read_choice(raw: Any, field: str, usual: str) -> Choice:
     written = {} if raw is None else {"name": raw} if isinstance(raw, str) else raw
     if not isinstance(written, dict):
         raise InputError(field, raw, f"a name, or a mapping such as {{name: {usual}}}")
-    given = {"name": usual, **written}
-    name = given.pop("name")
+    fields = {"name": usual, **written}
+    name = fields.pop("name")
     if not isinstance(name, str):
         raise InputError(f"{field}.name", name, f"a name, such as {usual}")
-    return Choice(name, given)
+    return Choice(name, fields)
 
 
 def read_policy(raw: Any, registry: Registry[Any], usual: str, field: str = "policy") -> Choice:
@@ -126,33 +126,33 @@ def parse_choice(spec: str) -> Choice:
     return Choice(name, {key.strip(): parse_yaml(value, f"-p {spec}") for key, _, value in pairs})
 
 
-def as_choice(given: Any, registry: Registry[Any], usual: str, field: str = "policy") -> Choice | None:
+def as_choice(value: Any, registry: Registry[Any], usual: str, field: str = "policy") -> Choice | None:
     """Return what was given as a choice of a registry; None where it is an object or a class of its own."""
-    if isinstance(given, Choice):
-        return given
-    if isinstance(given, Registered):
-        return given()
-    if isinstance(given, str):
-        with written_in(field, given):
-            return parse_choice(given)
-    if isinstance(given, Mapping):
-        return read_choice(as_plain(given), field, usual)
-    if not isinstance(given, type):
+    if isinstance(value, Choice):
+        return value
+    if isinstance(value, Registered):
+        return value()
+    if isinstance(value, str):
+        with written_in(field, value):
+            return parse_choice(value)
+    if isinstance(value, Mapping):
+        return read_choice(as_plain(value), field, usual)
+    if not isinstance(value, type):
         return None
-    return next((Choice(name) for name, kind in registry if kind is given), None)
+    return next((Choice(name) for name, kind in registry if kind is value), None)
 
 
-def chosen(registry: Registry[Any], choice: Choice, *told: Any, field: str = "policy") -> Any:
+def chosen(registry: Registry[Any], choice: Choice, *arguments: Any, field: str = "policy") -> Any:
     """Make a fresh policy: it hears what its level tells it before the first event, and its parameters."""
     with written_in(f"{field}.name", choice.name):
         kind = registry.get(choice.name)
-    return made(kind, choice.parameters, *told, field=field)
+    return made(kind, choice.parameters, *arguments, field=field)
 
 
-def made(kind: Any, parameters: Mapping[str, Any] | None, *told: Any, field: str = "policy") -> Any:
+def made(kind: Any, parameters: Mapping[str, Any] | None, *arguments: Any, field: str = "policy") -> Any:
     """Make a policy of this class, with every parameter checked."""
     read = Decoder().decode_struct(parameters_of(kind), dict(parameters or {}), field)
     try:
-        return kind(*told, read)
+        return kind(*arguments, read)
     except InputError as error:
         raise error.at(field) from None

@@ -57,8 +57,8 @@ def one_of(names: list[str], value: object = None) -> str:
 
 def did_you_mean(names: list[str], value: object) -> str:
     """'; did you mean b?' where a name is close, else nothing."""
-    given = "" if value is None else str(value)
-    close = get_close_matches(given, names, n=1) if 0 < len(given) <= _LONGEST_NAME else []
+    text = "" if value is None else str(value)
+    close = get_close_matches(text, names, n=1) if 0 < len(text) <= _LONGEST_NAME else []
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

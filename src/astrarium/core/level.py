@@ -137,7 +137,8 @@ class Level(Generic[S, R]):
     title: Callable[[Run[S, R]], str] = lambda run: run.label
     # sections whose entries -o may only change, not add
     named: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
-    told: Callable[[S], tuple[Any, ...]] = lambda scenario: ()  # to a policy's class, before its parameters
+    # what a policy's class is made with, before its parameters
+    policy_arguments: Callable[[S], tuple[Any, ...]] = lambda scenario: ()
     twin: Callable[[S, Any, Callable[[Time], None] | None], R | None] | None = None
     # unless the engine of its simulation will do
     replayed: Callable[[S, Any], Engine[Any, Any, Any]] | None = None
@@ -150,4 +151,4 @@ class Level(Generic[S, R]):
 
     def policy(self, scenario: S) -> Any:
         """Make a fresh policy for one run: a policy remembers."""
-        return chosen(self.policies, scenario.policy, *self.told(scenario))
+        return chosen(self.policies, scenario.policy, *self.policy_arguments(scenario))

@@ -71,7 +71,7 @@ def _set_field(raw: Any, key: str, value: Any, source: str, named: Named) -> Non
             return
         if section in named and len(path) == 2 and key not in place:
             expected = (
-                f"a {section.removesuffix('s')} of the file: {one_of([str(each) for each in place], name)}"
+                f"a {section.removesuffix('s')} of the file: {one_of([str(entry) for entry in place], name)}"
             )
             raise InputError(".".join(path), value, expected, source)
         inside = place.get(key) if isinstance(place, dict) else place[key]

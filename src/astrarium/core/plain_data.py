@@ -91,8 +91,8 @@ def _written_out(node: Any, known: dict[yaml.Node, int]) -> int:
         return 1
     if node not in known:
         known[node] = MOST_VALUES + 1  # what an alias inside of itself stands for has no end
-        children = (each for pair in node.value for each in (pair if isinstance(pair, tuple) else (pair,)))
-        known[node] = 1 + sum(_written_out(each, known) for each in children)
+        children = (child for pair in node.value for child in (pair if isinstance(pair, tuple) else (pair,)))
+        known[node] = 1 + sum(_written_out(child, known) for child in children)
     return known[node]
 
 
@@ -144,9 +144,9 @@ def as_plain(value: Any) -> Any:
     if callable(getattr(value, "plain", None)):  # a choice
         return as_plain(value.plain())
     if isinstance(value, Mapping):
-        return {key: as_plain(each) for key, each in value.items()}
+        return {key: as_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [as_plain(each) for each in value]
+        return [as_plain(item) for item in value]
     if isinstance(value, Path):
         return str(value)
     return value.tolist() if hasattr(value, "tolist") else value

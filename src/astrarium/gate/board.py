@@ -104,17 +104,17 @@ def native() -> Any:
 
 def board_path(gpu: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the path of a GPU's board. CUDA_VISIBLE_DEVICES names the *gpu*: a number or a UUID."""
-    given = environ.get(BOARD_VARIABLE)
+    configured = environ.get(BOARD_VARIABLE)
     name = re.sub(r"[^\w-]", "-", gpu)
-    return Path(given) if given else SHARED_MEMORY / f"astrarium-gate-{os.getuid()}-{name}"
+    return Path(configured) if configured else SHARED_MEMORY / f"astrarium-gate-{os.getuid()}-{name}"
 
 
 class Board:
     """A board is made where there is none; *policy* and *sms* count only then."""
 
     def __init__(self, path: Path, policy: str | None = None, sms: int | None = None) -> None:
-        given = {"policy": policy, "sms": sms}
-        options = {name: value for name, value in given.items() if value is not None}
+        settings = {"policy": policy, "sms": sms}
+        options = {name: value for name, value in settings.items() if value is not None}
         try:
             self._board = native().Board(str(path), **options)
         except ValueError as error:
@@ -148,9 +148,9 @@ class Board:
         return freed
 
 
-def _refused(error: ValueError, given: Mapping[str, object]) -> InputError:
+def _refused(error: ValueError, options: Mapping[str, object]) -> InputError:
     field, _, expected = str(error).partition(": expected ")
-    value = given.get(field)
+    value = options.get(field)
     if expected.endswith("of this version"):
         expected += "; remove it when no program uses it any more"
     if expected.startswith("one of "):

@@ -60,11 +60,11 @@ class GpuInfo(NamedTuple):
 
 
 def find_driver(environ: Mapping[str, str] = os.environ) -> Path:
-    given = environ.get(DRIVER_VARIABLE)
-    if given:
-        path = Path(given)
+    configured = environ.get(DRIVER_VARIABLE)
+    if configured:
+        path = Path(configured)
         if not path.is_file():
-            raise InputError(DRIVER_VARIABLE, given, "the path of the CUDA driver's library")
+            raise InputError(DRIVER_VARIABLE, configured, "the path of the CUDA driver's library")
         return path.absolute()
     for path in _candidates(environ):
         if _ours(path):

@@ -22,11 +22,11 @@ DRIVER_LINK = "libcuda_gate_real.so"
 
 def gate_library(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the built gate, beside the package's compiled modules; the newest of several."""
-    given = environ.get(LIBRARY_VARIABLE)
-    if given:
-        if not Path(given).is_file():
-            raise InputError(LIBRARY_VARIABLE, given, f"the path of {LIBRARY}")
-        return Path(given)
+    configured = environ.get(LIBRARY_VARIABLE)
+    if configured:
+        if not Path(configured).is_file():
+            raise InputError(LIBRARY_VARIABLE, configured, f"the path of {LIBRARY}")
+        return Path(configured)
     built = [path for folder in astrarium.__path__ if (path := Path(folder) / LIBRARY).is_file()]
     if not built:
         raise AstrariumError(f"this installation has no gate: {LIBRARY} was not built beside the package")
@@ -76,6 +76,6 @@ def _appear(place: Path, make: Callable[[Path], object]) -> None:
     if os.path.lexists(place):
         return
     with tempfile.TemporaryDirectory(dir=place.parent) as draft:
-        made = Path(draft) / place.name
-        make(made)
-        os.replace(made, place)
+        drafted = Path(draft) / place.name
+        make(drafted)
+        os.replace(drafted, place)

@@ -144,10 +144,10 @@ def _ours(control: str, environ: Mapping[str, str], home: Path) -> Daemon:
 
 def _present(control: str, environ: Mapping[str, str]) -> Mps | None:
     """Return a daemon that is not ours: named by the environment, or in the usual place."""
-    given = environ.get(PIPE)
-    if Daemon(control, environ, {PIPE: given or MACHINES_PIPE}).answers():
-        return Mps(True, f"MPS of {given or 'this machine'}", {PIPE: given or MACHINES_PIPE})
-    return Mps(False, f"no MPS: no daemon answers in {given}", {}) if given else None
+    pipe = environ.get(PIPE)
+    if Daemon(control, environ, {PIPE: pipe or MACHINES_PIPE}).answers():
+        return Mps(True, f"MPS of {pipe or 'this machine'}", {PIPE: pipe or MACHINES_PIPE})
+    return Mps(False, f"no MPS: no daemon answers in {pipe}", {}) if pipe else None
 
 
 @contextmanager

@@ -69,15 +69,15 @@ def limits_of(replicas: Iterable[Replica]) -> Limits:
     return tuple(sorted(largest.items()))
 
 
-def stations(found: Cells, problem: Problem) -> tuple[list[Station], list[Station]]:
+def stations(plan_cells: Cells, problem: Problem) -> tuple[list[Station], list[Station]]:
     """Return a station for each cell, and for worker queues: replicas on the same whole GPUs share one."""
     models = {model.index: model for model in problem.models}
     of_cells = [
         Station(len(cell.gpus), {index: _cost(_alone(models[index]), limit) for index, limit in cell.limits})
-        for cell in found.cells
+        for cell in plan_cells.cells
     ]
     together: dict[int, dict[int, float]] = {}
-    for number, replica in zip(station_numbers(found.queued), found.queued, strict=True):
+    for number, replica in zip(station_numbers(plan_cells.queued), plan_cells.queued, strict=True):
         costs = together.setdefault(number, {})
         cost = _queued_cost(models[replica.model], replica, problem)
         costs[replica.model] = min(cost, costs.get(replica.model, cost))
@@ -95,16 +95,16 @@ def station_numbers(queued: Sequence[Replica]) -> list[int]:
 
 def companies(queued: Sequence[Replica]) -> list[tuple[int, ...]]:
     """Return groups of replicas, by place, that share a GPU or a model; groups run without each other."""
-    found: list[tuple[set[object], list[int]]] = []
+    groups: list[tuple[set[object], list[int]]] = []
     for place, replica in enumerate(queued):
         ties: set[object] = {("model", replica.model), *(("gpu", gpu) for gpu in replica.gpus)}
         places = [place]
-        for company in [each for each in found if each[0] & ties]:
-            found.remove(company)
+        for company in [group for group in groups if group[0] & ties]:
+            groups.remove(company)
             ties |= company[0]
             places += company[1]
-        found.append((ties, places))
-    return sorted(tuple(sorted(places)) for _, places in found)
+        groups.append((ties, places))
+    return sorted(tuple(sorted(places)) for _, places in groups)
 
 
 def _alone(model: PlacedModel) -> Form:

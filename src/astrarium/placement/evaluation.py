@@ -95,22 +95,22 @@ def stage_report(evaluation: Evaluation) -> list[StageLine]:
     ]
 
 
-def summarized(problem: Problem, found: Journeys, warmup: Time, on_path: bool) -> Evaluation:
+def summarized(problem: Problem, journeys: Journeys, warmup: Time, on_path: bool) -> Evaluation:
     """Summarize journeys by model; *on_path* with the stages before and behind the queues too."""
-    counted = found.asked >= warmup
+    counted = journeys.asked >= warmup
     return Evaluation(
         tuple(
-            _of_model(model, found, np.flatnonzero(counted & (found.model == model.index)), on_path)
+            _of_model(model, journeys, np.flatnonzero(counted & (journeys.model == model.index)), on_path)
             for model in problem.models
         )
     )
 
 
-def _of_model(model: PlacedModel, found: Journeys, numbers: Instants, on_path: bool) -> ModelEvaluation:
-    answered = numbers[found.answered[numbers] != NEVER]
-    latency = found.latency[answered]
-    sizes = found.batch[answered].tolist()
-    times = {name: TimeSpread.of(each[answered]) for name, each in found.stages(on_path).items()}
+def _of_model(model: PlacedModel, journeys: Journeys, numbers: Instants, on_path: bool) -> ModelEvaluation:
+    answered = numbers[journeys.answered[numbers] != NEVER]
+    latency = journeys.latency[answered]
+    sizes = journeys.batch[answered].tolist()
+    times = {name: TimeSpread.of(durations[answered]) for name, durations in journeys.stages(on_path).items()}
     in_time = int(np.count_nonzero(latency <= model.slo))
     return ModelEvaluation(
         model=model.index,
@@ -135,8 +135,8 @@ def evaluate(
     path: Path | None = None,
 ) -> Evaluation:
     """Simulate a plan and return how its models fare; requests before *warmup* are not counted."""
-    found = walked(problem, plan, requests, interference, batching, path)
-    return summarized(problem, found, warmup, on_path=path is not None)
+    journeys = walked(problem, plan, requests, interference, batching, path)
+    return summarized(problem, journeys, warmup, on_path=path is not None)
 
 
 def walked(

@@ -121,8 +121,8 @@ class SlowdownTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         seen: set[tuple[str, str]] = set()
         for place, pair in enumerate(self.pairs):
             if (pair.model, pair.beside) in seen:
-                told = f"{pair.model} beside {pair.beside}"
-                raise InputError(f"pairs[{place}]", told, "a pair that stands only once")
+                duplicate = f"{pair.model} beside {pair.beside}"
+                raise InputError(f"pairs[{place}]", duplicate, "a pair that stands only once")
             seen.add((pair.model, pair.beside))
 
 
@@ -138,10 +138,10 @@ class MeasuredInterference:
         return tuple(next(slowed) if tenant.busy else 1.0 for tenant in tenants)
 
     def _slowdown(self, place: int, busy: Sequence[Tenant]) -> float:
-        name, *others = (self._models[each.model].name for each in (*busy[place:], *busy[:place]))
+        name, *others = (self._models[tenant.model].name for tenant in (*busy[place:], *busy[:place]))
         unknown = [other for other in others if (name, other) not in self._pairs]
         if unknown and self._table.sums is not None:
-            return self._table.sums.at(math.fsum(self._demand(each, self._table.sums) for each in busy))
+            return self._table.sums.at(math.fsum(self._demand(tenant, self._table.sums) for tenant in busy))
         if unknown and self._table.otherwise is None:
             expected = "this pair among the measured ones, or `sums`, or `otherwise`"
             raise InputError("pairs", f"{name} beside {unknown[0]}", expected, self._table.source)
@@ -149,8 +149,8 @@ class MeasuredInterference:
 
     def _demand(self, tenant: Tenant, sums: Sums) -> float:
         model = self._models[tenant.model]
-        found: float | None = getattr(demand_at(model, tenant.batch), sums.of)
-        if found is None:
+        demand: float | None = getattr(demand_at(model, tenant.batch), sums.of)
+        if demand is None:
             expected = f"a model whose {sums.of} was measured: the table adds it up"
             raise InputError("sums.of", model.name, expected, self._table.source)
-        return found
+        return demand

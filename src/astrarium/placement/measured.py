@@ -35,9 +35,9 @@ def _form(named: tuple[str, dict[str, Any]]) -> Form:
 @cache
 def v100_rows() -> dict[str, list[MeasuredRow]]:
     """Return the rows of each model in Table A.1 of Elvinger's thesis, with rising batch sizes."""
-    found = _table("v100_profiles.json")
-    columns = found["columns"]
-    models = found["models"]
+    table = _table("v100_profiles.json")
+    columns = table["columns"]
+    models = table["models"]
     return {name: [dict(zip(columns, row, strict=True)) for row in rows] for name, rows in models.items()}
 
 

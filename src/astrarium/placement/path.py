@@ -84,9 +84,9 @@ def journeys(requests: PlacementRequests, batches: Sequence[BatchJourney], clien
     members = np.array([number for batch in batches for number in batch.members], dtype=np.int64)
 
     def spread(values: Sequence[Time]) -> Instants:
-        found = np.full(len(asked), NEVER, dtype=np.int64)
-        found[members] = np.repeat(np.array(values, dtype=np.int64), sizes)
-        return found
+        instants = np.full(len(asked), NEVER, dtype=np.int64)
+        instants[members] = np.repeat(np.array(values, dtype=np.int64), sizes)
+        return instants
 
     start = spread([batch.start for batch in batches])
     done = spread([batch.done for batch in batches])

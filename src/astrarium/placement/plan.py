@@ -96,7 +96,7 @@ def _check_replica(replica: Replica, field: str, models: Mapping[int, PlacedMode
     if model is None:
         raise InputError(f"{field}.model", replica.model, "a model that is there")
     if replica.shape not in model.forms:
-        known = one_of([str(each) for each in sorted(model.forms)], str(replica.shape))
+        known = one_of([str(shape) for shape in sorted(model.forms)], str(replica.shape))
         raise InputError(
             f"{field}.shape", str(replica.shape), f"a shape that {model.name} can run in: {known}"
         )
@@ -122,7 +122,7 @@ def _check_gpus(gpus: Sequence[int], shape: Shape, field: str, problem: Problem)
 def _numbers(known: list[int]) -> str:
     if known and known == list(range(known[0], known[-1] + 1)):
         return f"{known[0]} to {known[-1]}"
-    return one_of([str(each) for each in known])
+    return one_of([str(number) for number in known])
 
 
 def _check_models(plan: Plan, models: Mapping[int, PlacedModel]) -> None:

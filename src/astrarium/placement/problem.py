@@ -36,10 +36,10 @@ SHAPE_FORM = "a shape such as op2pp4: 4 stages, each over 2 GPUs"
 
 
 def parse_shape(text: str, field: str) -> Shape:
-    found = _SHAPE.match(text)
-    if found is None:
+    match = _SHAPE.match(text)
+    if match is None:
         raise InputError(field, text, SHAPE_FORM)
-    return Shape(stages=int(found[2]), operators=int(found[1]))
+    return Shape(stages=int(match[2]), operators=int(match[1]))
 
 
 class Form(msgspec.Struct, frozen=True):

@@ -45,20 +45,20 @@ def balanced(rates: Sequence[float], stations: Sequence[Station]) -> Numbers:
 
 def _normal(parts: Floats) -> Floats:
     sums = parts.sum(axis=0)
-    found: Floats = np.divide(parts, sums, out=np.zeros_like(parts), where=sums > 0)
-    return found
+    normal: Floats = np.divide(parts, sums, out=np.zeros_like(parts), where=sums > 0)
+    return normal
 
 
 def _in_thousandths(parts: Floats) -> Numbers:
     """Round parts to thousandths; the largest part takes what is left."""
-    found = np.rint(parts * WHOLE).astype(np.int64)
-    found[found < WORTH] = 0
-    if len(found):
+    thousandths = np.rint(parts * WHOLE).astype(np.int64)
+    thousandths[thousandths < WORTH] = 0
+    if len(thousandths):
         lives = parts.sum(axis=0) > 0
-        found[parts.argmax(axis=0), np.arange(parts.shape[1])] += np.where(
-            lives, WHOLE - found.sum(axis=0), 0
+        thousandths[parts.argmax(axis=0), np.arange(parts.shape[1])] += np.where(
+            lives, WHOLE - thousandths.sum(axis=0), 0
         )
-    return found
+    return thousandths
 
 
 def dealt(count: int, parts: Sequence[int]) -> Numbers:
@@ -83,11 +83,11 @@ def dealt(count: int, parts: Sequence[int]) -> Numbers:
 
 def assigned(models: Numbers, parts: Numbers) -> Numbers:
     """Return for each request, by its model, the row of *parts* that gets it; NOWHERE if none does."""
-    found = np.full(len(models), NOWHERE, np.int64)
+    rows = np.full(len(models), NOWHERE, np.int64)
     order = np.argsort(models, kind="stable")
     edges = np.searchsorted(models[order], np.arange(parts.shape[1] + 1))
     for model, (first, last) in enumerate(pairwise(edges.tolist())):
         column = parts[:, model].tolist()
         if first < last and any(column):
-            found[order[first:last]] = dealt(last - first, column)
-    return found
+            rows[order[first:last]] = dealt(last - first, column)
+    return rows

@@ -176,9 +176,9 @@ class PlanSimulation:
             workers = self._of_model[model.index]
             sizes = [worker.batch for worker in workers]
             if workers:
-                found = routed(path, model.name, numbers.tolist(), instants, sizes)
-                sent += [(workers[place], batch) for place, batch in found]
-        self._run_sent(sorted(sent, key=lambda each: each[1].here))
+                batches = routed(path, model.name, numbers.tolist(), instants, sizes)
+                sent += [(workers[place], batch) for place, batch in batches]
+        self._run_sent(sorted(sent, key=lambda pair: pair[1].here))
         return client
 
     def _run_sent(self, sent: Sequence[tuple[ReplicaWorker, BatchJourney]]) -> None:

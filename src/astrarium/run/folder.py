@@ -148,8 +148,8 @@ def write_tables(folder: Path, tables: Sequence[Any]) -> None:
 def write_readme(folder: Path, command: str, others: Mapping[str, str] | None = None) -> None:
     """What each file is, and the command that makes the folder again. *others* adds names of ours."""
     known = {**_FILES, **(others or {})}
-    found = [path.name for path in sorted(folder.iterdir())]
-    width = max(map(len, found), default=0) + 2
-    lines = [f"{name:{width}}{known.get(name, '')}".rstrip() for name in found]
+    names = [path.name for path in sorted(folder.iterdir())]
+    width = max(map(len, names), default=0) + 2
+    lines = [f"{name:{width}}{known.get(name, '')}".rstrip() for name in names]
     text = "\n".join(["A run of astrarium. To make it again:", "", f"    {command}", "", *lines, ""])
     (folder / README).write_text(text, encoding="utf-8")

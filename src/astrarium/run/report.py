@@ -18,8 +18,8 @@ NamedRows = tuple[Sequence[str], Iterable[Sequence[Any]]]  # names of columns, a
 
 def struct_as_dict(struct: Any) -> dict[str, Any]:
     """Return a struct as the dictionary that JSON shows."""
-    found: dict[str, Any] = msgspec.to_builtins(struct)
-    return found
+    fields: dict[str, Any] = msgspec.to_builtins(struct)
+    return fields
 
 
 def side_by_side(runs: Sequence[Run[Any, Any]]) -> dict[str, Any]:

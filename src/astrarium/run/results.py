@@ -134,9 +134,9 @@ class Comparison(Shown, Sequence[Run]):
     @cached_property
     def summary(self) -> Table:
         """One row for each run: its policy, its seed, and every number of its summary."""
-        found = [{"policy": run.policy, "seed": run.seed, **_numbers(run.summary)} for run in self]
-        names = list(dict.fromkeys(name for row in found for name in row))
-        return Table({name: [row.get(name) for row in found] for name in names}, "runs")
+        rows = [{"policy": run.policy, "seed": run.seed, **_numbers(run.summary)} for run in self]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        return Table({name: [row.get(name) for row in rows] for name in names}, "runs")
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a DataFrame with a row for each run. Needs pandas: pip install 'astrarium[pandas]'."""
@@ -167,13 +167,13 @@ class Comparison(Shown, Sequence[Run]):
 
 def _numbers(summary: Any) -> dict[str, Any]:
     """Return what of a summary fits in a cell; what is inside it by dotted names."""
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for name, value in msgspec.to_builtins(summary).items():
         if isinstance(value, dict):
-            found |= {f"{name}.{key}": each for key, each in value.items() if _is_cell(each)}
+            numbers |= {f"{name}.{key}": inner for key, inner in value.items() if _is_cell(inner)}
         elif _is_cell(value) and name != "policy":
-            found[name] = value
-    return found
+            numbers[name] = value
+    return numbers
 
 
 def _is_cell(value: Any) -> bool:

@@ -41,11 +41,11 @@ def number(value: float | None) -> str:
 def ranges(numbers: Iterable[int]) -> str:
     """Return whole numbers as people write them: 0, 1, 2, 5 is '0-2, 5'."""
     parts: list[list[int]] = []
-    for each in sorted(numbers):
-        if parts and each == parts[-1][-1] + 1:
-            parts[-1][1:] = [each]
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
         else:
-            parts.append([each])
+            parts.append([number])
     return ", ".join("-".join(map(str, part)) for part in parts)
 
 

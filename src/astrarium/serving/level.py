@@ -144,7 +144,7 @@ LEVEL: Level[Scenario, ServingRecord] = Level(
     parse=lambda raw, path: parse(raw, base=path.parent),
     prepare=prepare,
     replayed=lambda scenario, policy: Engine(ServingState(build.setup(scenario)), policy),
-    told=lambda scenario: (build.setup(scenario),),
+    policy_arguments=lambda scenario: (build.setup(scenario),),
     twin=by_twin,
     summarize=lambda scenario, record: summarize(record),
     report=report,

@@ -41,7 +41,7 @@ class Case:
 
     def events(self) -> list[Timed]:
         joined = [(0, contract.MachineJoined(machine)) for machine in self.machines]
-        return sorted([*joined, *self.later], key=lambda each: each[0])
+        return sorted([*joined, *self.later], key=lambda timed: timed[0])
 
     @property
     def apps(self) -> list[App]:

@@ -101,7 +101,7 @@ class Conformance:
     def test_wrong_parameters_are_named(self) -> None:
         """A mapping with an unknown key is right for no parameter."""
         fields = msgspec.structs.fields(parameters_of(self.kind()))
-        for name in ("no_such_parameter", *(each.name for each in fields)):
+        for name in ("no_such_parameter", *(field.name for field in fields)):
             try:
                 made(self.kind(), {name: {"no such key": "neither"}})
             except InputError as error:
@@ -112,10 +112,10 @@ class Conformance:
 
     def test_parameters_are_described(self) -> None:
         self.needs(self.describes_parameters, "its parameters have no descriptions")
-        for each in msgspec.structs.fields(parameters_of(self.kind())):
-            notes = getattr(each.type, "__metadata__", ())
-            told = any(isinstance(note, msgspec.Meta) and note.description for note in notes)
-            ensure(told, f"what is {each.name}? Annotated[..., msgspec.Meta(description=...)] tells")
+        for field in msgspec.structs.fields(parameters_of(self.kind())):
+            notes = getattr(field.type, "__metadata__", ())
+            described = any(isinstance(note, msgspec.Meta) and note.description for note in notes)
+            ensure(described, f"what is {field.name}? Annotated[..., msgspec.Meta(description=...)] tells")
 
 
 class PolicyConformance(Conformance, Generic[C, S]):
@@ -277,8 +277,8 @@ class PolicyConformance(Conformance, Generic[C, S]):
         ]
         for step in steps:
             for engine in engines:
-                found = replay(engine, [step])
-                ensure(found is None, f"a fresh policy decides otherwise: {found}")
+                difference = replay(engine, [step])
+                ensure(difference is None, f"a fresh policy decides otherwise: {difference}")
         for engine in engines:
             engine.close(played.end)
             same("endings", self.endings(engine.state), self.endings(played.state))

@@ -20,11 +20,11 @@ def imported_modules(source: str, package: str = "", types: bool = True) -> set[
     """
     tree = ast.parse(source)
     ignored = set() if types else {id(node) for block in _typing_blocks(tree) for node in ast.walk(block)}
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(tree):
         if id(node) not in ignored:
-            found.update(_named_by(node, package))
-    return found
+            modules.update(_named_by(node, package))
+    return modules
 
 
 def _typing_blocks(tree: ast.Module) -> Iterator[ast.stmt]:

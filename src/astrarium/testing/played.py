@@ -64,7 +64,7 @@ def play(
             raise EndlessRunError(f"more than {most_steps} steps: does a timer repeat?")
 
     engine: Engine[S, Any, Any] = Engine(state, policy, validate=True, record=record)
-    events = sorted([*case.events(), *also], key=lambda each: each[0])
+    events = sorted([*case.events(), *also], key=lambda timed: timed[0])
     played.end = simulate(engine, events, world)
     return played
 

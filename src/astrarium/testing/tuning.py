@@ -41,7 +41,7 @@ class Case:
     gpus: int = 4
 
     def events(self) -> list[Timed]:
-        later = sorted(self.later, key=lambda each: each[0])
+        later = sorted(self.later, key=lambda timed: timed[0])
         return [(0, GpusChanged(tuple(range(self.gpus)))), *later]
 
     @property
@@ -76,7 +76,7 @@ class TuningPolicyConformance(PolicyConformance[Case, TuningState]):
 
     def busy_case(self) -> Case:
         groups = (group(number, 9 * number, range(3, 39, 4)) for number in range(3))
-        return Case(tuple((number * 20 * SECOND, each) for number, each in enumerate(groups)))
+        return Case(tuple((number * 20 * SECOND, arrival) for number, arrival in enumerate(groups)))
 
     def quiet_case(self) -> Case:
         return Case(((SECOND, GpusChanged((0, 1))), (2 * SECOND, GpusChanged((0, 1, 2)))))

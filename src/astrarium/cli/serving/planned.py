@@ -127,7 +127,7 @@ def _opened(asked: Asked, plan: Path | None, interference: str) -> tuple[Scenari
 def _placed() -> Level[Scenario, ServingRecord]:
     """Return the level for models that need not fit all together on every GPU."""
 
-    return replace(LEVEL, told=lambda scenario: (build.setup(scenario, placed=True),))
+    return replace(LEVEL, policy_arguments=lambda scenario: (build.setup(scenario, placed=True),))
 
 
 def staged(run: ServingRun, done: PlannedRun | None = None) -> Told:

@@ -106,7 +106,7 @@ class GroupLayout:
             row[[tables.place[model] for model in group.models]] = 1
         impossible = hosts.astype(bool) & ~tables.times[kind, :, 0, 0].astype(bool)
         if impossible.any():
-            number, place = (int(found[0]) for found in np.nonzero(impossible))
+            number, place = (int(indices[0]) for indices in np.nonzero(impossible))
             raise InputError(f"groups[{number}].models", place, f"models with a form {groups[number].shape}")
         return cls(tables, kind, stages, hosts)
 

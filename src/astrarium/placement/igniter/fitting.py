@@ -112,8 +112,8 @@ def fit_curve(batches: Floats, shares: Floats, times: Floats) -> KernelCurve:
     def solved(k4: float) -> tuple[float, Floats]:
         part = 1 / (shares + k4)
         columns = np.stack([batches**2 * part, batches * part, part, np.ones_like(part)], axis=1)
-        found = np.linalg.lstsq(columns, times, rcond=None)[0]
-        return float(((columns @ found - times) ** 2).sum()), found
+        coefficients = np.linalg.lstsq(columns, times, rcond=None)[0]
+        return float(((columns @ coefficients - times) ** 2).sum()), coefficients
 
     grid = np.geomspace(1e-3, shares.max() + _FAR, _STEPS) - shares.min()
     best = int(np.argmin([solved(k4)[0] for k4 in grid]))

@@ -51,8 +51,8 @@ class BucketSearch:
     select: Select
     search: Search
     report: Report
-    told: int = -1  # what the best that was reported serves
-    found: list[Selected] = field(default_factory=list)
+    best_reported: int = -1  # what the best that was reported serves
+    selections: list[Selected] = field(default_factory=list)
     known: dict[tuple[tuple[int, ...], Look], Selected] = field(default_factory=dict)
 
     def run(self) -> list[Selected]:
@@ -62,7 +62,7 @@ class BucketSearch:
             for counts in self._device_buckets(buckets):
                 if self.search.on and self._promising(buckets, counts):
                     self._offer(self._joined(buckets, counts))
-        return sorted(self.found, key=lambda each: -each.served)
+        return sorted(self.selections, key=lambda selected: -selected.served)
 
     def _device_buckets(self, buckets: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         models = self.context.models
@@ -73,26 +73,28 @@ class BucketSearch:
         demands = [float(sum(totals[place] * size(models[place]) for place in bucket)) for bucket in buckets]
         return device_buckets(demands, gpus, self.limits.imbalance, self.limits.device_buckets)
 
-    def _offer(self, found: Selected) -> None:
-        self._tell(found)
-        self.found.append(found)
+    def _offer(self, selected: Selected) -> None:
+        self._tell(selected)
+        self.selections.append(selected)
 
-    def _tell(self, found: Selected) -> None:
-        if found.served > self.told:
-            self.told = found.served
-            self.report(found)
+    def _tell(self, selected: Selected) -> None:
+        if selected.served > self.best_reported:
+            self.best_reported = selected.served
+            self.report(selected)
 
     def _promising(self, buckets: Sequence[Sequence[int]], counts: Sequence[int]) -> bool:
         """Whether buckets might beat the best so far, given that fewer GPUs serve no more."""
         pairs = zip(buckets, counts, strict=True)
-        best = max((each.served for each in self.found), default=-1)
+        best = max((selected.served for selected in self.selections), default=-1)
         return sum(self._at_most(tuple(bucket), count) for bucket, count in pairs) > best
 
     def _at_most(self, bucket: tuple[int, ...], gpus: int) -> int:
         totals = int(self.context.workload.totals[list(bucket)].sum())
         if len(set(_look(self.context.problem.gpus))) > 1:
             return totals
-        known = ((len(look), found.served) for (which, look), found in self.known.items() if which == bucket)
+        known = (
+            (len(look), selected.served) for (which, look), selected in self.known.items() if which == bucket
+        )
         return min([totals, *(served for count, served in known if count >= gpus)])
 
     def _joined(self, buckets: Sequence[Sequence[int]], counts: Sequence[int]) -> Selected:
@@ -100,9 +102,9 @@ class BucketSearch:
         served = 0
         first = 0
         for bucket, count in zip(buckets, counts, strict=True):
-            found = self._bucket(tuple(bucket), first, count)
-            served += found.served
-            groups += found.groups
+            selected = self._bucket(tuple(bucket), first, count)
+            served += selected.served
+            groups += selected.groups
             first += count
         return Selected(tuple(groups), served)
 
@@ -126,8 +128,8 @@ class BucketSearch:
             partitions = [look.groups for look in looks[: self.limits.finalists]]
         best = Selected((), -1)
         for groups in partitions:
-            found = self.select(GroupAssignment(self.context, groups, among), workload, self.search)
-            best = found if found.served > best.served else best
+            selected = self.select(GroupAssignment(self.context, groups, among), workload, self.search)
+            best = selected if selected.served > best.served else best
             if among.all():
                 self._tell(best)
         return best if partitions else Selected((), 0)
@@ -136,11 +138,11 @@ class BucketSearch:
         self, partitions: list[tuple[Group, ...]], part: SimulatedRequests, among: Bools
     ) -> list[Selected]:
         """Return selections of all partitions, searched with a part of the requests, the best first."""
-        found = [
+        selections = [
             self.select(GroupAssignment(self.context, groups, among), part, self.search)
             for groups in partitions
         ]
-        return sorted(found, key=lambda each: -each.served)
+        return sorted(selections, key=lambda selected: -selected.served)
 
     def _rescored(self, selected: Selected, workload: SimulatedRequests) -> Selected:
         layout = GroupLayout.of(self.context.tables, selected.groups)

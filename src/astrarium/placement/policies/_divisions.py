@@ -45,11 +45,11 @@ def model_buckets(models: Sequence[PlacedModel], threshold: float) -> list[list[
 
 def device_buckets(demands: Sequence[float], gpus: int, imbalance: float, most: int) -> list[tuple[int, ...]]:
     """Return ways to divide GPUs among buckets, the most even first; loads differ by *imbalance* at most."""
-    found: list[tuple[float, tuple[int, ...]]] = []
+    divisions: list[tuple[float, tuple[int, ...]]] = []
     for cuts in combinations(range(1, gpus), len(demands) - 1):
         counts = tuple(b - a for a, b in zip((0, *cuts), (*cuts, gpus), strict=True))
         loads = [max(demand, 1e-12) / count for demand, count in zip(demands, counts, strict=True)]
         uneven = max(loads) / min(loads)
         if uneven <= imbalance:
-            found.append((uneven, counts))
-    return [counts for _, counts in sorted(found)[:most]]
+            divisions.append((uneven, counts))
+    return [counts for _, counts in sorted(divisions)[:most]]

@@ -48,12 +48,12 @@ def largest_node(gpus: Sequence[PlacementGpu]) -> int:
 def capacities(groups: Sequence[Group], gpus: Sequence[PlacementGpu], width: int) -> Ints:
     """Return the memory of each [group, stage]'s smallest GPU; stages that a group lacks hold anything."""
     memory = {gpu.id: gpu.memory for gpu in gpus}
-    found = np.full((len(groups), width), np.iinfo(np.int64).max, np.int64)
-    for row, group in zip(found, groups, strict=True):
+    smallest = np.full((len(groups), width), np.iinfo(np.int64).max, np.int64)
+    for row, group in zip(smallest, groups, strict=True):
         for stage in range(group.shape.stages):
             of_stage = group.gpus[stage * group.shape.operators : (stage + 1) * group.shape.operators]
             row[stage] = min(memory[gpu] for gpu in of_stage)
-    return found
+    return smallest
 
 
 class GroupExplainer:
@@ -105,12 +105,12 @@ class GroupExplainer:
         return f"{self._memory(least, place)}: {there}"
 
     def _lacks_room(self, place: int, able: set[Shape]) -> str:
-        made = able & {group.shape for group in self._groups}
-        if not made:
+        usable = able & {group.shape for group in self._groups}
+        if not usable:
             return f"groups that it can run on ({', '.join(map(str, sorted(able)))}): none was made"
         if self._has_room(place):
             return "more GPUs: where it has room, others would lose more than it gains"
-        needed = self._memory(min(made, key=lambda shape: (shape.gpus, shape)), place)
+        needed = self._memory(min(usable, key=lambda shape: (shape.gpus, shape)), place)
         return f"{needed} beside the others, which have it; or fewer requests for them"
 
     def _memory(self, shape: Shape, place: int) -> str:

@@ -109,13 +109,13 @@ def fast(assignment: GroupAssignment, workload: SimulatedRequests, search: Searc
     best = assignment.hosts.copy()
     best_served = -1
     while True:
-        found = score(assignment.layout, workload)
-        if found.served > best_served:
+        scored = score(assignment.layout, workload)
+        if scored.served > best_served:
             best = assignment.hosts.copy()
-            best_served = found.served
-        if not search.tried() or not _add_where_needed(assignment, workload.totals, found):
+            best_served = scored.served
+        if not search.tried() or not _add_where_needed(assignment, workload.totals, scored):
             break
-    if search.on and _fill(assignment, workload.totals, found):
+    if search.on and _fill(assignment, workload.totals, scored):
         filled = score(assignment.layout, workload).served
         if filled >= best_served:
             best = assignment.hosts.copy()
@@ -123,23 +123,23 @@ def fast(assignment: GroupAssignment, workload: SimulatedRequests, search: Searc
     return assignment.selected(best, best_served)
 
 
-def _add_where_needed(assignment: GroupAssignment, totals: Ints, found: Score) -> bool:
-    wanted = np.where(assignment.fits.any(0), totals - found.good, 0)
+def _add_where_needed(assignment: GroupAssignment, totals: Ints, scored: Score) -> bool:
+    wanted = np.where(assignment.fits.any(0), totals - scored.good, 0)
     model = int(wanted.argmax())
     if wanted[model] <= 0:
         return False
-    work = np.where(assignment.fits[:, model], found.work.astype(np.float64), np.inf)
+    work = np.where(assignment.fits[:, model], scored.work.astype(np.float64), np.inf)
     assignment.add(int(work.argmin()), model)
     return True
 
 
-def _fill(assignment: GroupAssignment, totals: Ints, found: Score) -> bool:
+def _fill(assignment: GroupAssignment, totals: Ints, scored: Score) -> bool:
     """Use memory that is left for requests that are not known yet.
 
     Models with the most requests for a replica have another one, on the idlest group.
     """
-    work = found.work.astype(np.float64)
-    each = found.work.sum() / max(1, totals.sum())
+    work = scored.work.astype(np.float64)
+    request_work = scored.work.sum() / max(1, totals.sum())
     added = False
     while True:
         share = np.where(assignment.fits.any(0), totals / (assignment.hosts.sum(0) + 1), 0)
@@ -148,7 +148,7 @@ def _fill(assignment: GroupAssignment, totals: Ints, found: Score) -> bool:
             return added
         group = int(np.where(assignment.fits[:, model], work, np.inf).argmin())
         assignment.add(group, model)
-        work[group] += share[model] * each
+        work[group] += share[model] * request_work
         added = True
 
 
@@ -159,8 +159,8 @@ def whole(
     assignments = [assignment]
     best = assignment.selected(assignment.hosts, 0)
     while assignments:
-        tried = [(found, one) for one in assignments for found in _scored(one, workload, search)]
-        ranked = _distinct(sorted(tried, key=lambda each: -each[0][0]), beam)
+        tried = [(addition, one) for one in assignments for addition in _scored(one, workload, search)]
+        ranked = _distinct(sorted(tried, key=lambda pair: -pair[0][0]), beam)
         assignments = [one.with_model(group, model) for (_, group, model), one in ranked]
         if ranked and ranked[0][0][0] > best.served:
             best = assignments[0].selected(assignments[0].hosts, ranked[0][0][0])

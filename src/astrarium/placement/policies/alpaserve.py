@@ -40,27 +40,27 @@ def refined(context: SearchContext, start: Selected, tries: int, search: Search)
     The first exchange that is better is taken.
     """
     assignment = selection.assignment_of(context, start.groups)
-    found = score(assignment.layout, context.workload)
+    current = score(assignment.layout, context.workload)
     left = tries
     for look in LOOKS:
         while left > 0 and search.on:
-            better, used = _first_better(assignment, found, look, left, search)
+            better, used = _first_better(assignment, current, look, left, search)
             left -= used
             if better is None:
                 break
-            found = better
-    return assignment.selected(assignment.hosts, found.served) if found.served > start.served else start
+            current = better
+    return assignment.selected(assignment.hosts, current.served) if current.served > start.served else start
 
 
 def _first_better(
-    assignment: GroupAssignment, found: Score, look: tuple[int, int], tries: int, search: Search
+    assignment: GroupAssignment, current: Score, look: tuple[int, int], tries: int, search: Search
 ) -> tuple[Score | None, int]:
     """Make the first exchange that is better; return its score and the number of simulations used."""
     used = 0
-    for move in islice(moves(assignment, found, *look), tries):
+    for move in islice(moves(assignment, current, *look), tries):
         used += 1
         tried = _with(assignment, move)
-        if tried.served > found.served:
+        if tried.served > current.served:
             assignment.exchange(*move)
             return tried, used
         if not search.tried():
@@ -74,17 +74,17 @@ def _with(assignment: GroupAssignment, move: Move) -> Score:
     assignment.hosts[group, come] = 1
     if gone >= 0:
         assignment.hosts[group, gone] = 0
-    found = score(assignment.layout, assignment.context.workload)
+    scored = score(assignment.layout, assignment.context.workload)
     assignment.hosts[group] = kept
-    return found
+    return scored
 
 
-def moves(assignment: GroupAssignment, found: Score, wanted: int, given_up: int) -> Iterator[Move]:
+def moves(assignment: GroupAssignment, scored: Score, wanted: int, given_up: int) -> Iterator[Move]:
     """Yield exchanges: the most wanted models first, on the idlest groups, for those missed least."""
-    unserved = assignment.context.workload.totals - found.good
+    unserved = assignment.context.workload.totals - scored.good
     replicas = assignment.hosts.sum(0, dtype=np.int64)
-    missed = found.good / np.maximum(replicas, 1)
-    idlest = np.argsort(found.work, kind="stable").tolist()
+    missed = scored.good / np.maximum(replicas, 1)
+    idlest = np.argsort(scored.work, kind="stable").tolist()
     for come in np.argsort(-unserved, kind="stable")[:wanted].tolist():
         if unserved[come] > 0:
             for group in idlest:
@@ -125,8 +125,8 @@ class AlpaServe:
     def place(self, problem: Problem, search: Search) -> Plan:
         context = SearchContext.of(problem, self.parameters.runtime, self.parameters.memory)
 
-        def report(found: Selected) -> None:
-            search.improved(plan_of("alpaserve", context, found.groups, found.served))
+        def report(selected: Selected) -> None:
+            search.improved(plan_of("alpaserve", context, selected.groups, selected.served))
 
         leaders = BucketSearch(context, self.parameters, self._select(), search, report).run()
         best = leaders[0] if leaders else Selected((), 0)

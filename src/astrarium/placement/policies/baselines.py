@@ -41,8 +41,8 @@ class SelectiveReplication:
 
     def place(self, problem: Problem, search: Search) -> Plan:
         context = SearchContext.of(problem, self.parameters.runtime, self.parameters.memory)
-        found = self._replicated(context, search)
-        plan = plan_of(self.name, context, found.groups, found.served)
+        selected = self._replicated(context, search)
+        plan = plan_of(self.name, context, selected.groups, selected.served)
         search.improved(plan)
         return plan
 

@@ -188,7 +188,7 @@ class GroupSearch:
         self.members = members
         self.search = search
         self.left = most
-        best = [max(choice.goodput for choice in each) for each in members]
+        best = [max(choice.goodput for choice in choices) for choices in members]
         self.rest = [sum(best[depth:]) for depth in range(len(members) + 1)]
         self.best: tuple[int, int] = (-1, 0)  # goodput, and GPUs in use, less is better
         self.capacity = capacity
@@ -248,15 +248,15 @@ class Usher:
     def place(self, problem: Problem, search: Search) -> Plan:
         needs = requirements.all_needs(problem, self.metric)
         limit = len(problem.gpus) if self.parameters.cluster == "fixed" else None
-        members = [choices(each, limit) for each in needs]
+        members = [choices(model_needs, limit) for model_needs in needs]
         capacity = FreeCapacity(self._memory(problem, members))
         placed = Placed()
         for group in self.groups(needs):
             wanted = [members[position] for position in group if members[position]]
             capacity.ours = set()
-            found = GroupSearch(capacity, wanted, search, self.parameters.tried).run()
-            capacity = found.capacity
-            placed = placed + found.placed
+            searched = GroupSearch(capacity, wanted, search, self.parameters.tried).run()
+            capacity = searched.capacity
+            placed = placed + searched.placed
         plan = self._plan(problem, needs, placed)
         search.improved(plan)
         return plan
@@ -264,10 +264,10 @@ class Usher:
     def groups(self, needs: list[ModelNeeds]) -> list[Group]:
         named = self.parameters.groups
         if not named:
-            return make_groups([surplus(each) for each in needs], self.parameters.group)
-        positions = {each.model.name: position for position, each in enumerate(needs)}
-        given = sorted(name for group in named for name in group)
-        if given != sorted(positions):
+            return make_groups([surplus(model_needs) for model_needs in needs], self.parameters.group)
+        positions = {model_needs.model.name: position for position, model_needs in enumerate(needs)}
+        grouped = sorted(name for group in named for name in group)
+        if grouped != sorted(positions):
             raise InputError("groups", named, f"every model once: {one_of(sorted(positions))}", self.name)
         return [tuple(positions[name] for name in group) for group in named]
 
@@ -276,7 +276,7 @@ class Usher:
         memory = [gpu.memory for gpu in problem.gpus]
         if self.parameters.cluster == "fixed" or not memory:
             return memory
-        further = sum(max((choice.replicas for choice in each), default=0) for each in members)
+        further = sum(max((choice.replicas for choice in choices), default=0) for choices in members)
         return memory + [max(memory)] * further
 
     def _plan(self, problem: Problem, needs: list[ModelNeeds], placed: Placed) -> Plan:
@@ -286,11 +286,11 @@ class Usher:
         ordered = tuple(sorted(replicas, key=lambda replica: (replica.gpus, replica.model)))
         served = {choice.needs.model.index for choice, _ in stands}
         missing = {
-            each.model.index: self._why(problem, each, placed)
-            for each in needs
-            if each.model.index not in served
+            model_needs.model.index: self._why(problem, model_needs, placed)
+            for model_needs in needs
+            if model_needs.model.index not in served
         }
-        asked = sum(each.rate for each in needs)
+        asked = sum(model_needs.rate for model_needs in needs)
         serves = sum(choice.of(len(gpus)) for choice, gpus in stands)
         return Plan(self.name, ordered, missing, serves / asked if asked else None)
 

@@ -27,7 +27,7 @@ from astrarium.serving.policies import ServingPolicy, listens_to_profiler
 from astrarium.serving.state import ServingState
 
 DISPATCH, DROP, PREEMPT = range(3)
-Told = tuple[int, tuple[Any, ...]]  # the kind of an event, and what it is made of
+RawEvent = tuple[int, tuple[Any, ...]]  # the kind of an event, and what it is made of
 Wish = tuple[int, int, Any, Time]  # the kind of an action, a GPU or a request, and what belongs to it
 Recorder = Callable[[Setup], Callable[[Step], None]]  # given anew to every policy that takes over
 log = logging.getLogger("astrarium.control")
@@ -99,9 +99,9 @@ class PythonPolicy:
         self._timers = Timers()
         self.listens_to_profiler = listens_to_profiler(policy)
 
-    def decide(self, now: Time, told: Sequence[Told]) -> tuple[list[Wish], Time]:
+    def decide(self, now: Time, raw_events: Sequence[RawEvent]) -> tuple[list[Wish], Time]:
         """Return what the policy wants done, and when to be asked again at the latest."""
-        events: list[Any] = [_EVENTS[kind](*what) for kind, what in told]
+        events: list[Any] = [_EVENTS[kind](*what) for kind, what in raw_events]
         events += self._timers.due(now)
         if not events:
             return [], self._timers.earliest

@@ -138,25 +138,32 @@ class GrpcFront:
         await self._service.unload(self._service.card(request.model_name).name)
         return message("RepositoryModelUnloadResponse")()
 
-    async def model_infer(self, given: InferMessage, context: Context) -> Any:
+    async def model_infer(self, infer_message: InferMessage, context: Context) -> Any:
         received = monotonic_ns()
         metadata = metadata_of(context)
         way = _long_way(context)
-        response, timeline = await self._inferred(given, metadata, received, context.time_remaining(), way)
+        response, timeline = await self._inferred(
+            infer_message, metadata, received, context.time_remaining(), way
+        )
         if timeline:
             context.set_trailing_metadata((("x-astrarium-timeline", timeline),))
         return response
 
     async def _inferred(
-        self, given: InferMessage, metadata: Metadata, received: int, remaining: float | None, way: str
+        self,
+        infer_message: InferMessage,
+        metadata: Metadata,
+        received: int,
+        remaining: float | None,
+        way: str,
     ) -> tuple[Any, str]:
         self._service.went_long_way(way)
-        request = given.request
+        request = infer_message.request
         card = self._service.card(request.model_name)
         tag = metadata.get(b"x-astrarium-application", b"").decode("latin-1")
-        reading = card, given, tag, received, remaining, self._limits.body_bytes
+        reading = card, infer_message, tag, received, remaining, self._limits.body_bytes
         try:
-            slow = given.reads_slowly(card)
+            slow = infer_message.reads_slowly(card)
             grpc_call = await to_thread(read_call, *reading) if slow else read_call(*reading)
         except Refused as refused:
             self._service.turned_away(card.name, refused)
@@ -180,9 +187,9 @@ class GrpcFront:
 
         way = _long_way(context)
 
-        async def answering(given: InferMessage) -> Any:
+        async def answering(infer_message: InferMessage) -> Any:
             remaining = context.time_remaining()
-            response, _ = await self._inferred(given, metadata, monotonic_ns(), remaining, way)
+            response, _ = await self._inferred(infer_message, metadata, monotonic_ns(), remaining, way)
             return response
 
         def reading(data: bytes) -> InferMessage:

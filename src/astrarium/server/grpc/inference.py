@@ -37,12 +37,17 @@ class GrpcCall(NamedTuple):
 
 
 def read_call(
-    card: ModelCard, given: InferMessage, tag: str, received: Time, remaining: float | None, limit: int
+    card: ModelCard,
+    infer_message: InferMessage,
+    tag: str,
+    received: Time,
+    remaining: float | None,
+    limit: int,
 ) -> GrpcCall:
     """Read a call; the client's deadline leaves *remaining* seconds, a tensor has at most *limit* bytes."""
-    request = given.request
+    request = infer_message.request
     checking.check_version(card, request.model_version)
-    tensors = _tensors(card, given, limit)
+    tensors = _tensors(card, infer_message, limit)
     options = checking.request_options(_plain(request.parameters), tag, card.name)
     rows = tensors[0].shape[0] if tensors else 1
     call = InferCall(card.name, tensors, rows, received, *options, _patience(remaining, card.name))
@@ -58,12 +63,16 @@ def _patience(remaining: float | None, model: str) -> Time | None:
     return int(min(remaining * SECOND, FOREVER))
 
 
-def _tensors(card: ModelCard, given: InferMessage, limit: int) -> list[Tensor]:
-    inputs = given.request.inputs
+def _tensors(card: ModelCard, infer_message: InferMessage, limit: int) -> list[Tensor]:
+    inputs = infer_message.request.inputs
     placed = checking.placed_inputs(card, inputs, limit)
     for tensor, announced in zip(placed, inputs, strict=True):
         checking.check_tensor_parameters(tensor.field, announced.parameters, card.name)
-    data = _raw(placed, given, card.name) if given.raw else _typed(placed, given, card.name)
+    data = (
+        _raw(placed, infer_message, card.name)
+        if infer_message.raw
+        else _typed(placed, infer_message, card.name)
+    )
     tensors = []
     for tensor, content in zip(placed, data, strict=True):
         checking.check_values(tensor, content, card.name)
@@ -71,11 +80,13 @@ def _tensors(card: ModelCard, given: InferMessage, limit: int) -> list[Tensor]:
     return checking.in_card_order(card, tensors)
 
 
-def _raw(placed: Sequence[CheckedTensor], given: InferMessage, model: str) -> Sequence[Data]:
-    raw = given.raw
+def _raw(placed: Sequence[CheckedTensor], infer_message: InferMessage, model: str) -> Sequence[Data]:
+    raw = infer_message.raw
     if len(raw) != len(placed):
         raise bad("raw_input_contents", f"{len(raw)} of them", f"one for each of {len(placed)} inputs", model)
-    typed = given.contents or [one.HasField("contents") or None for one in given.request.inputs]
+    typed = infer_message.contents or [
+        one.HasField("contents") or None for one in infer_message.request.inputs
+    ]
     for tensor, contents, data in zip(placed, typed, raw, strict=True):
         if contents is not None:
             raise bad(f"{tensor.field}.contents", "both", "either contents or raw_input_contents", model)
@@ -83,12 +94,13 @@ def _raw(placed: Sequence[CheckedTensor], given: InferMessage, model: str) -> Se
     return raw
 
 
-def _typed(placed: Sequence[CheckedTensor], given: InferMessage, model: str) -> list[bytes]:
-    if given.contents is not None:
+def _typed(placed: Sequence[CheckedTensor], infer_message: InferMessage, model: str) -> list[bytes]:
+    if infer_message.contents is not None:
         return [
-            _native(tensor, data or b"", model) for tensor, data in zip(placed, given.contents, strict=True)
+            _native(tensor, data or b"", model)
+            for tensor, data in zip(placed, infer_message.contents, strict=True)
         ]
-    inputs = given.request.inputs
+    inputs = infer_message.request.inputs
     return [
         _contents(tensor, announced.contents, model) for tensor, announced in zip(placed, inputs, strict=True)
     ]
@@ -139,10 +151,10 @@ def _wanted(card: ModelCard, request: Any) -> list[str]:
 
 def written_answer(card: ModelCard, request: GrpcCall, request_id: str, answer: InferAnswer) -> Any:
     """Return the response, with bytes of its own: nothing in it refers to shared memory any more."""
-    given = {tensor.name: tensor for tensor in answer.outputs}
+    outputs = {tensor.name: tensor for tensor in answer.outputs}
     response = message("ModelInferResponse")(model_name=card.name, model_version=card.version, id=request_id)
     for name in request.outputs:
-        tensor = given[name]
+        tensor = outputs[name]
         response.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
         response.raw_output_contents.append(bytes(tensor.data))
     return response

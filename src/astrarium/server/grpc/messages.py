@@ -20,10 +20,10 @@ COMPILED = Path(__file__).with_name("inference.binpb")
 @cache
 def pool() -> descriptor_pool.DescriptorPool:
     files = descriptor_pb2.FileDescriptorSet.FromString(COMPILED.read_bytes())
-    made = descriptor_pool.DescriptorPool()
+    descriptors = descriptor_pool.DescriptorPool()
     for file in files.file:
-        made.AddSerializedFile(file.SerializeToString())
-    return made
+        descriptors.AddSerializedFile(file.SerializeToString())
+    return descriptors
 
 
 @cache

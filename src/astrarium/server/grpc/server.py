@@ -56,8 +56,8 @@ async def serve_grpc(
     security = security or Security()
     front = GrpcFront(service, limits, Keys(security.keys))
     if native_front is not None:
-        given = native_front, front, address, limits, security, limits.body_bytes + _ENVELOPE
-        return NativeGrpc(extension("_front"), *given)
+        settings = native_front, front, address, limits, security, limits.body_bytes + _ENVELOPE
+        return NativeGrpc(extension("_front"), *settings)
     server = grpc.aio.server(options=_options(limits), maximum_concurrent_rpcs=_MOST_CALLS)
     server.add_generic_rpc_handlers((front.handler(),))
     port = _bound(server, address, security)

@@ -49,16 +49,16 @@ async def _start_each(
 
 async def _response(reading: Reading, answering: StreamAnswering, data: bytes) -> Any:
     response = message("ModelStreamInferResponse")()
-    given = None
+    infer_message = None
     try:
-        given = reading(data)
-        response.infer_response.CopyFrom(await answering(given))
+        infer_message = reading(data)
+        response.infer_response.CopyFrom(await answering(infer_message))
     except Refused as refused:
         response.error_message = f"[{refused.kind.grpc}] {refused.reason}"
     except Exception as error:
         log.exception("a request of a stream failed")
         response.error_message = f"[INTERNAL] {our_fault(error)}"
-    response.infer_response.id = "" if given is None else given.request.id
+    response.infer_response.id = "" if infer_message is None else infer_message.request.id
     response.infer_response.parameters["triton_final_response"].bool_param = True
     return response
 

@@ -113,11 +113,11 @@ class Handlers:
         return Reply(200, described_by, await bodies.compressed(content, wanted))
 
     async def _read_call(self, card: ModelCard, request: HttpRequest, body: Body) -> HttpCall:
-        given = card, body, request.headers, request.received, self._bodies.limits.body_bytes
+        reading = card, body, request.headers, request.received, self._bodies.limits.body_bytes
         try:
             if reads_slowly(card, body, request.headers):
-                return await to_thread(read_call, *given)
-            return read_call(*given)
+                return await to_thread(read_call, *reading)
+            return read_call(*reading)
         except Refused as refused:
             self._service.turned_away(card.name, refused)
             raise
@@ -135,9 +135,9 @@ class Handlers:
         if len(body) > LARGE:
             raise Refused(Kind.TOO_LARGE, f"body: expected at most {LARGE} bytes here (got {len(body)})")
         try:
-            given = body.strip() or b"{}"
-            filled = msgspec.json.decode(given, type=form)
-            check_keys(given)
+            text = body.strip() or b"{}"
+            filled = msgspec.json.decode(text, type=form)
+            check_keys(text)
             return filled
         except RecursionError:
             raise bad("body", None, "JSON that is not nested this deep") from None
@@ -174,11 +174,11 @@ class Handlers:
 
     async def timeline(self, request: HttpRequest) -> Reply:
         query = parse_qs(request.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
-        given = query.get("last", [str(DEFAULT_LAST)])[-1]
+        text = query.get("last", [str(DEFAULT_LAST)])[-1]
         try:
-            last = msgspec.convert(given, wire.Last, strict=False)
+            last = msgspec.convert(text, wire.Last, strict=False)
         except msgspec.ValidationError as error:
-            raise bad("last", given, str(error).removeprefix("Expected ")) from None
+            raise bad("last", text, str(error).removeprefix("Expected ")) from None
         trace = await to_thread(self._service.timeline, last)  # it may tell of thousands of calls
         return Reply(200, [(b"content-type", b"application/json")], trace)
 
@@ -186,8 +186,8 @@ class Handlers:
         return Reply(200, [(b"content-type", b"application/json")], self.description)
 
 
-def _check_content_type(given: str) -> None:
+def _check_content_type(content_type: str) -> None:
     """Refuse a content type that is not one of ours once its parameters are left out."""
-    if given.partition(";")[0].strip().lower().encode("latin-1") not in CONTENT_TYPES:
+    if content_type.partition(";")[0].strip().lower().encode("latin-1") not in CONTENT_TYPES:
         expected = "application/json or application/octet-stream"
-        raise HttpRefusal(415, f"Content-Type: expected {expected} (got {given[:80]!r})")
+        raise HttpRefusal(415, f"Content-Type: expected {expected} (got {content_type[:80]!r})")

@@ -69,13 +69,13 @@ def writes_slowly(call: HttpCall, answer: InferAnswer) -> bool:
 
 
 def _json_size(headers: Mapping[bytes, bytes], body: Body) -> int:
-    given = headers.get(HEADER_LENGTH)
-    if given is None:
+    header = headers.get(HEADER_LENGTH)
+    if header is None:
         return len(body)
-    if not given.isdigit() or len(given) > 18 or int(given) > len(body):
+    if not header.isdigit() or len(header) > 18 or int(header) > len(body):
         expected = f"the length of the JSON, at most that of the body ({len(body)})"
-        raise bad("Inference-Header-Content-Length", given[:40].decode("latin-1"), expected)
-    return int(given)
+        raise bad("Inference-Header-Content-Length", header[:40].decode("latin-1"), expected)
+    return int(header)
 
 
 def _request(body: Body, size: int) -> wire.InferRequest:
@@ -100,9 +100,9 @@ def _large(json: Json) -> wire.InferRequest:
         elements = (memoryview(one.data) for one in request.inputs if one.data is not UNSET)
         check_beside(len(text) - sum(map(len, elements)))
     check_keys(text)
-    for given in request.inputs:
-        if pieces is not None and given.data is not UNSET:
-            given.data = pieces[int(given.data)]
+    for tensor in request.inputs:
+        if pieces is not None and tensor.data is not UNSET:
+            tensor.data = pieces[int(tensor.data)]
     return request
 
 
@@ -117,12 +117,12 @@ def _tensors(card: ModelCard, request: wire.InferRequest, binary: memoryview, li
     tensors = []
     at = 0
     inputs = request.inputs
-    for placed, given in zip(checking.placed_inputs(card, inputs, limit), inputs, strict=True):
-        size = _binary_size(given, placed, card.name) if given.parameters else None
+    for placed, announced in zip(checking.placed_inputs(card, inputs, limit), inputs, strict=True):
+        size = _binary_size(announced, placed, card.name) if announced.parameters else None
         if size is None:
-            data: bytes | memoryview = _json_data(given, placed, card.name)
+            data: bytes | memoryview = _json_data(announced, placed, card.name)
         else:
-            data = _binary_data(given, placed, binary[at : at + size], card.name)
+            data = _binary_data(announced, placed, binary[at : at + size], card.name)
             at += size
         checking.check_values(placed, data, card.name)
         tensors.append(Tensor(placed.spec.name, placed.spec.datatype, placed.shape, data))
@@ -131,22 +131,24 @@ def _tensors(card: ModelCard, request: wire.InferRequest, binary: memoryview, li
     return checking.in_card_order(card, tensors)
 
 
-def _binary_size(given: wire.InputTensor, placed: CheckedTensor, model: str) -> int | None:
-    checking.check_tensor_parameters(placed.field, given.parameters, model)
-    size = given.parameters.get("binary_data_size")
+def _binary_size(announced: wire.InputTensor, placed: CheckedTensor, model: str) -> int | None:
+    checking.check_tensor_parameters(placed.field, announced.parameters, model)
+    size = announced.parameters.get("binary_data_size")
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
         raise bad(f"{placed.field}.parameters.binary_data_size", size, "a whole number of bytes", model)
     return size
 
 
-def _json_data(given: wire.InputTensor, placed: CheckedTensor, model: str) -> bytes:
-    if given.data is UNSET:
+def _json_data(announced: wire.InputTensor, placed: CheckedTensor, model: str) -> bytes:
+    if announced.data is UNSET:
         raise bad(placed.field, "neither", "either data or parameters.binary_data_size", model)
-    return json_tensors.from_json(given.data, placed, model)
+    return json_tensors.from_json(announced.data, placed, model)
 
 
-def _binary_data(given: wire.InputTensor, placed: CheckedTensor, data: memoryview, model: str) -> memoryview:
-    if given.data is not UNSET:
+def _binary_data(
+    announced: wire.InputTensor, placed: CheckedTensor, data: memoryview, model: str
+) -> memoryview:
+    if announced.data is not UNSET:
         raise bad(placed.field, "both", "either data or parameters.binary_data_size", model)
     # Fewer bytes than binary_data_size says are also fewer than the shape.
     checking.check_size(placed, data, model)

@@ -244,5 +244,5 @@ class NativeNetwork(NativeThreads):
 
 
 def native_protocol(limits: HttpLimits, errors: ClientErrors | None = None) -> type[NativeProtocol]:
-    given = {"limits": limits, "errors": errors or ClientErrors()}
-    return type("NativeProtocol", (NativeProtocol,), given)
+    attributes = {"limits": limits, "errors": errors or ClientErrors()}
+    return type("NativeProtocol", (NativeProtocol,), attributes)

@@ -47,8 +47,8 @@ class BoundedProtocol(HttpToolsProtocol):
     _is_over = False  # what comes now is thrown away
     _unsent = 0  # bytes, when we last looked
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
         self._framing = RequestFraming(self.limits)
 
     def connection_made(self, transport: BaseTransport) -> None:
@@ -226,5 +226,5 @@ def last_answer(refusal: Refusal) -> bytes:
 def bounded_protocol(
     limits: HttpLimits, long_way: str = "", errors: ClientErrors | None = None
 ) -> type[BoundedProtocol]:
-    given = {"limits": limits, "long_way": long_way, "errors": errors or ClientErrors()}
-    return type("BoundedProtocol", (BoundedProtocol,), given)
+    attributes = {"limits": limits, "long_way": long_way, "errors": errors or ClientErrors()}
+    return type("BoundedProtocol", (BoundedProtocol,), attributes)

@@ -85,11 +85,11 @@ class RequestHead:
             raise BadRequest(400, "Transfer-Encoding: expected none in a request of HTTP/1.0")
         if lengths:
             raise BadRequest(400, "body: expected Content-Length or Transfer-Encoding (got both)")
-        given = b", ".join(codings).lower()
-        if given != b"chunked":
-            ends = [one.strip() for one in given.split(b",")]
+        coding = b", ".join(codings).lower()
+        if coding != b"chunked":
+            ends = [one.strip() for one in coding.split(b",")]
             status = 501 if ends[-1] == b"chunked" and ends.count(b"chunked") == 1 and all(ends) else 400
-            raise BadRequest(status, f"Transfer-Encoding: expected chunked alone (got {shown(given)})")
+            raise BadRequest(status, f"Transfer-Encoding: expected chunked alone (got {shown(coding)})")
 
 
 def _request_line(line: bytes) -> bytes:

@@ -55,7 +55,7 @@ class ThrottledWarnings:
         self._written = 0
         self._left_out = 0
 
-    def warning(self, text: str, *given: object) -> None:
+    def warning(self, text: str, *arguments: object) -> None:
         if self._clock() >= self._next:
             self._next = self._clock() + self._seconds
             self._written = 0
@@ -65,7 +65,7 @@ class ThrottledWarnings:
         self._written += 1
         more = f" ({self._left_out} more since the last such line)" if self._left_out else ""
         self._left_out = 0
-        self._log.warning(text + "%s", *given, more)
+        self._log.warning(text + "%s", *arguments, more)
 
     def _leave_out(self) -> None:
         self._left_out += 1

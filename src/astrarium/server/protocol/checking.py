@@ -52,29 +52,29 @@ class CheckedTensor(NamedTuple):
         return f"inputs[{self.at}]"
 
 
-def placed_inputs(card: ModelCard, given: Sequence[Described], limit: int) -> list[CheckedTensor]:
-    """Return the inputs as *given*, each with what the card says of it; *limit* is in bytes, for each."""
+def placed_inputs(card: ModelCard, announced: Sequence[Described], limit: int) -> list[CheckedTensor]:
+    """Return the inputs as *announced*, each with what the card says of it; *limit* is in bytes, for each."""
     if card.state != "READY":  # of a model that is not loaded nobody knows the inputs
         raise Refused(Kind.UNAVAILABLE, f"model {card.name} is not ready: {card.reason}")
     specs = {spec.name: spec for spec in card.inputs}
-    if len(given) > len(specs):  # first: a client may send any number of them
-        raise _wrong_names(card, given)
-    placed = [_placed(card, specs, tensor, at, limit) for at, tensor in enumerate(given)]
+    if len(announced) > len(specs):  # first: a client may send any number of them
+        raise _wrong_names(card, announced)
+    placed = [_placed(card, specs, tensor, at, limit) for at, tensor in enumerate(announced)]
     if len({tensor.spec.name for tensor in placed}) != len(specs):
-        raise _wrong_names(card, given)
+        raise _wrong_names(card, announced)
     _check_same_rows(card, placed)
     return placed
 
 
 def _placed(
-    card: ModelCard, specs: dict[str, TensorSpec], given: Described, at: int, limit: int
+    card: ModelCard, specs: dict[str, TensorSpec], announced: Described, at: int, limit: int
 ) -> CheckedTensor:
-    spec = specs.get(given.name)
+    spec = specs.get(announced.name)
     if spec is None:
-        raise bad(f"inputs[{at}].name", given.name, one_of(list(specs), given.name), card.name)
-    if given.datatype != spec.datatype:
-        raise bad(f"inputs[{at}].datatype", given.datatype, f"{spec.datatype} for {spec.name}", card.name)
-    shape = tuple(given.shape)
+        raise bad(f"inputs[{at}].name", announced.name, one_of(list(specs), announced.name), card.name)
+    if announced.datatype != spec.datatype:
+        raise bad(f"inputs[{at}].datatype", announced.datatype, f"{spec.datatype} for {spec.name}", card.name)
+    shape = tuple(announced.shape)
     _check_shape(card, spec, shape, f"inputs[{at}].shape")
     elements = prod(shape)
     # A dimension of 0 leaves nothing to hold, but the others must still be sizes that an array can have.
@@ -98,9 +98,9 @@ def _check_shape(card: ModelCard, spec: TensorSpec, shape: tuple[int, ...], fiel
         raise bad(field, list(shape), f"from 1 to {card.max_batch} rows (the first dimension)", card.name)
 
 
-def _wrong_names(card: ModelCard, given: Sequence[Described]) -> Refused:
+def _wrong_names(card: ModelCard, announced: Sequence[Described]) -> Refused:
     wanted = ", ".join(spec.name for spec in card.inputs)
-    names = [tensor.name for tensor in given[:_SHOWN]]
+    names = [tensor.name for tensor in announced[:_SHOWN]]
     return bad("inputs", names, f"each of {wanted or 'no inputs at all'} exactly once", card.name)
 
 

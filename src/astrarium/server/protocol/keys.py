@@ -26,10 +26,10 @@ class Keys:
             raise Refused(Kind.UNAUTHENTICATED, f"API key: expected {expected}")
 
     def _known(self, key: bytes) -> bool:
-        given = sha256(key).digest()
+        key_digest = sha256(key).digest()
         known = False
         for digest in self._digests:  # all of them, whichever matches
-            known |= compare_digest(given, digest)
+            known |= compare_digest(key_digest, digest)
         return known
 
 

@@ -60,9 +60,9 @@ def first_outside(spec: TensorSpec, data: Data) -> int | None:
 
 def reference_first_outside(spec: TensorSpec, data: Data) -> int | None:
     """Return the same without native code, which must agree."""
-    given = numbers(spec.datatype, data)
+    values = numbers(spec.datatype, data)
     (low, high) = bounds(spec)
-    outside = ~((given >= low) & (given <= high))
+    outside = ~((values >= low) & (values <= high))
     return int(outside.argmax()) if outside.any() else None
 
 

@@ -60,7 +60,7 @@ class TensorSpec:
     def admits(self, shape: tuple[int, ...]) -> bool:
         """Whether *shape* (of one item) fits."""
         return len(shape) == len(self.shape) and all(
-            wanted in (-1, given) for wanted, given in zip(self.shape, shape, strict=True)
+            wanted in (-1, size) for wanted, size in zip(self.shape, shape, strict=True)
         )
 
 

@@ -45,7 +45,7 @@ def cell_scenario(scenario: Scenario, problem: Problem, cell: Cell) -> Scenario:
         for index, limit in cell.limits
     }
     alike = groupby((gpus[id_].kind, gpus[id_].memory) for id_ in cell.gpus)
-    groups = tuple(GpuGroup(len(list(each)), kind, Bytes(memory)) for (kind, memory), each in alike)
+    groups = tuple(GpuGroup(len(list(members)), kind, Bytes(memory)) for (kind, memory), members in alike)
     return msgspec.structs.replace(scenario, cluster=Cluster(groups), models=models)
 
 

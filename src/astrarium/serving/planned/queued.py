@@ -147,7 +147,7 @@ def _record(
 ) -> ServingRecord:
     rows = [list(_rows(batch, cell)) for batch in batches]
     requests = _outcomes(arrivals, build.deadlines(arrivals, setup), setup, batches, rows)
-    columns = _columns([row for each in rows for row in each])
+    columns = _columns([row for batch_rows in rows for row in batch_rows])
     return recorded(scenario.with_policy(RUN_BY), setup, requests, columns, ("", EXPIRED), "python")
 
 
@@ -179,7 +179,7 @@ def _outcomes(
     """Return the outcomes of requests; one that is in no batch was dropped, at its deadline."""
     done = deadlines.copy()
     number = np.full(len(arrivals), -1, np.int64)
-    first = np.cumsum([0, *(len(each) for each in rows)]).tolist()
+    first = np.cumsum([0, *(len(batch_rows) for batch_rows in rows)]).tolist()
     for batch, row in zip(batches, first, strict=False):
         done[batch.members], number[batch.members] = batch.done + setup.network.response, row
     dropped = number < 0

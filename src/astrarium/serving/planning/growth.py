@@ -55,19 +55,19 @@ def growth(planning: Planning, attempt: Attempt, model: int | None = None) -> Gr
     if bad is None:
         return Growth(good, None)
     first, *others = _short(seen[bad], attempt, model)
-    found = seen[bad]
-    heard = seen[bad].judged
-    assert heard is not None
-    why = reason(found, problem.models[first])
-    return Growth(good, bad, first, heard.models[first].mean, tuple(others), why)
+    failed = seen[bad]
+    judgement = seen[bad].judged
+    assert judgement is not None
+    why = reason(failed, problem.models[first])
+    return Growth(good, bad, first, judgement.models[first].mean, tuple(others), why)
 
 
 def _grown(planning: Planning, attempt: Attempt, factors: list[float]) -> Attempt:
     """Judge the same plan with more requests."""
     rates = [model.rate * factor for model, factor in zip(attempt.problem.models, factors, strict=True)]
     judge = planning.judge(with_rates(attempt.problem, rates))
-    found = judged(attempt.plan, judge, planning.load.fresh(factors))
-    return replace(attempt, problem=planning.load.judging(attempt.problem, factors), judged=found)
+    judgement = judged(attempt.plan, judge, planning.load.fresh(factors))
+    return replace(attempt, problem=planning.load.judging(attempt.problem, factors), judged=judgement)
 
 
 def _short(grown: Attempt, today: Attempt, model: int | None) -> list[int]:
@@ -109,8 +109,8 @@ def reason(attempt: Attempt, model: PlacedModel) -> str:
     missing = attempt.plan.missing
     if model.index in missing:
         return f"it has no replica: {missing[model.index]}"
-    each = ((use.gpu.id, busy_for(use, model.index)) for use in attempt.uses)
-    busy = {gpu: part for gpu, part in each if part is not None}
+    gpu_parts = ((use.gpu.id, busy_for(use, model.index)) for use in attempt.uses)
+    busy = {gpu: part for gpu, part in gpu_parts if part is not None}
     least = min(busy, key=lambda gpu: busy[gpu])
     where = f"GPU {least}" if len(busy) == 1 else f"the {len(busy)} GPUs that it is on"
     at_least = f"{busy[least]:.0%} busy" if len(busy) == 1 else f"at least {busy[least]:.0%} busy each"
@@ -123,21 +123,21 @@ def _waiting(attempt: Attempt, model: PlacedModel) -> str:
     """Say what a request may have to wait for: its batch, and others' where turns are taken."""
     plan = attempt.plan
     problem = attempt.problem
-    own = [(_longest(attempt, each), each) for each in plan.of_model(model.index)]
+    own = [(_longest(attempt, own_replica), own_replica) for own_replica in plan.of_model(model.index)]
     slowest, replica = max(own, key=lambda pair: pair[0])
     slo = to_ms(model.slo)
-    told = (
+    sentence = (
         f"requests wait too long. A batch of {replica.batch} takes {slowest:.1f} ms of the {slo:g} ms, "
         f"which leaves {max(0.0, slo - slowest):.1f} ms to wait for others and for the GPU"
     )
     beside = [
         (_longest(attempt, other), problem.models[other.model].name)
-        for _, each in own
-        for gpu in each.gpus
+        for _, own_replica in own
+        for gpu in own_replica.gpus
         for other in plan.on_gpu(gpu)
         if other.model != model.index and other.share >= 1
     ]
-    return told + ("; {1} by turns with it takes up to {0:.1f} ms".format(*max(beside)) if beside else "")
+    return sentence + ("; {1} by turns with it takes up to {0:.1f} ms".format(*max(beside)) if beside else "")
 
 
 def _longest(attempt: Attempt, replica: Replica) -> float:

@@ -105,5 +105,5 @@ def _with_forms(model: PlacedModel) -> PlacedModel:
 
 def named(things: Mapping[str, T], name: str) -> T | None:
     """Find something by name, in small or large letters, or by the name of which it is a copy."""
-    known = {each.lower(): thing for each, thing in things.items()}
+    known = {full_name.lower(): thing for full_name, thing in things.items()}
     return known.get(name.lower()) or known.get(_COPY.sub("", name.lower()))

@@ -63,7 +63,7 @@ class Judged(msgspec.Struct, frozen=True):
 def judged(plan: Plan, judge: Judge, draws: Sequence[PlacementRequests]) -> Judged:
     rows = [tuple(judge(plan, requests)) for requests in draws]
     models = tuple(Attained.of(column) for column in zip(*rows, strict=True))
-    return Judged(models, Attained.of([_overall(row, each) for row, each in zip(rows, draws, strict=True)]))
+    return Judged(models, Attained.of([_overall(row, draw) for row, draw in zip(rows, draws, strict=True)]))
 
 
 def _overall(row: Sequence[float], requests: PlacementRequests) -> float:

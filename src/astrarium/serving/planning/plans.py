@@ -83,8 +83,8 @@ def parse(raw: Any, problem: Problem, source: str = "") -> Plan:
 
 def plain(plan: Plan, problem: Problem) -> dict[str, Any]:
     """Return a plan as data that JSON and YAML know; defaults are left out."""
-    found: dict[str, Any] = plain_value(PlanEntry, written(plan, problem))
-    return found
+    fields: dict[str, Any] = plain_value(PlanEntry, written(plan, problem))
+    return fields
 
 
 def to_yaml(plan: Plan, problem: Problem) -> str:
@@ -111,8 +111,8 @@ def _placed(scenario: Scenario, spec: ModelSpec, rate: float) -> PlacedModel:
 def _parallel(model: Model) -> dict[Shape, Form]:
     """Return a model's parallel forms, with batches that keep the SLO in all stages together."""
     forms = {parse_shape(name, ""): part for name, part in model.parallel.items()}
-    found = {shape: _spread_form(shape, part, model) for shape, part in forms.items()}
-    return {shape: form for shape, form in found.items() if form.max_batch}
+    spread = {shape: _spread_form(shape, part, model) for shape, part in forms.items()}
+    return {shape: form for shape, form in spread.items() if form.max_batch}
 
 
 def _spread_form(shape: Shape, part: Parallel, model: Model) -> Form:

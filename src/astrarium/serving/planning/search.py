@@ -160,7 +160,7 @@ class Planning:
     def problems(self, gpus: int, speeds: Speeds) -> list[Problem]:
         """Return the problems to plan for: several, where there are unequal GPUs to choose from."""
         whole = self.load.posed(plans.problem(sized(self.scenario, gpus)))
-        return [self.goals.known(each) for each in clusters.selections(whole, gpus, speeds)]
+        return [self.goals.known(problem) for problem in clusters.selections(whole, gpus, speeds)]
 
     def judge(self, problem: Problem) -> Judge:
         slowing = self.goals.interference
@@ -176,8 +176,8 @@ class Planning:
 
     def _attempt(self, gpus: int) -> Attempt:
         speeds = Speeds(sized(self.scenario, gpus))
-        found = [self._planned(gpus, problem, speeds) for problem in self.problems(gpus, speeds)]
-        best = max(found, key=lambda each: each.rank)  # of equals the first
+        attempts = [self._planned(gpus, problem, speeds) for problem in self.problems(gpus, speeds)]
+        best = max(attempts, key=lambda attempt: attempt.rank)  # of equals the first
         self.watch.attempts.append(best)
         return best
 
@@ -186,8 +186,8 @@ class Planning:
         target = self.goals.target
         title = f"{self.choice.label}, {gpus} GPUs"
 
-        def attempted(plan: Plan, found: Judged | None = None) -> Attempt:
-            attempt = Attempt(gpus, problem, plan, found, target, speeds)
+        def attempted(plan: Plan, judgement: Judged | None = None) -> Attempt:
+            attempt = Attempt(gpus, problem, plan, judgement, target, speeds)
             self.watch.attempted(attempt)
             return attempt
 
@@ -230,8 +230,9 @@ class Planning:
 
     def _worth(self, size: int) -> float:
         """Return a size's attainment over requests and over models: rare models must not be forgotten."""
-        found = self.attempt(size).judged
+        judgement = self.attempt(size).judged
         target = self.goals.target
-        if found is None:
+        if judgement is None:
             return 0.0
-        return found.overall.mean + sum(min(target, each.mean) for each in found.models) / len(found.models)
+        models = judgement.models
+        return judgement.overall.mean + sum(min(target, model.mean) for model in models) / len(models)

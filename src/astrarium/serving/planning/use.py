@@ -39,22 +39,22 @@ class GpuUse(msgspec.Struct, frozen=True):
     @property
     def busy(self) -> float:
         """Return how busy the GPU is; side by side, the replica that works most tells."""
-        each = [use.busy for use in self.replicas]
-        return max(each, default=0.0) if self.divided else math.fsum(each)
+        parts = [use.busy for use in self.replicas]
+        return max(parts, default=0.0) if self.divided else math.fsum(parts)
 
 
 def uses(plan: Plan, problem: Problem, speeds: Speeds | None = None) -> tuple[GpuUse, ...]:
     """Return the use of each GPU at the models' rates; *speeds* are of GPUs that are faster than others."""
-    found = cells(plan, problem)
-    of_cells, of_queues = stations(found, problem)
+    plan_cells = cells(plan, problem)
+    of_cells, of_queues = stations(plan_cells, problem)
     parts = balanced([model.rate for model in problem.models], [*of_cells, *of_queues])
-    queues = dict(zip(found.queued, station_numbers(found.queued), strict=True))
-    home = {gpu: number for number, cell in enumerate(found.cells) for gpu in cell.gpus}
+    queues = dict(zip(plan_cells.queued, station_numbers(plan_cells.queued), strict=True))
+    home = {gpu: number for number, cell in enumerate(plan_cells.cells) for gpu in cell.gpus}
 
     def load(replica: Replica, gpu: int) -> float:
         """Return the requests a second that come to a replica, as the router divides them."""
         number = home[gpu] if gpu in home else len(of_cells) + queues[replica]
-        crowd = len(found.cells[number].gpus) if gpu in home else 1
+        crowd = len(plan_cells.cells[number].gpus) if gpu in home else 1
         return problem.models[replica.model].rate * float(parts[number, replica.model]) / PARTS / crowd
 
     def use(gpu: PlacementGpu) -> GpuUse:

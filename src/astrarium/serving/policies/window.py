@@ -71,8 +71,8 @@ class WindowScheduler(Generic[Queue]):
     def make_queues(self) -> list[Queue]:
         models = self.setup.models
         network = self.setup.network
-        made = [ModelQueue(model, network, self.parameters.gather) for model in models]
-        return cast(list[Queue], made)
+        queues = [ModelQueue(model, network, self.parameters.gather) for model in models]
+        return cast(list[Queue], queues)
 
     def index_of(self, request: Request) -> int:
         return request.model

@@ -73,8 +73,8 @@ def rows(record: ServingRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
 
     models = np.array([model.name for model in record.setup.models])
     reasons = np.array([*record.reasons, ""])
-    outcomes = np.array([each.name.lower() for each in Outcome])
-    fates = np.array([each.name.lower() for each in Fate])
+    outcomes = np.array([kind.name.lower() for kind in Outcome])
+    fates = np.array([kind.name.lower() for kind in Fate])
     of = record.requests
     ran = record.batches
     requests: dict[str, Any] = {

@@ -117,8 +117,8 @@ def deadlines(arrivals: Arrivals, setup: Setup) -> Ints:
 
 
 def policy(scenario: Scenario, setup: Setup) -> ServingPolicy:
-    made: ServingPolicy = chosen(serving_policies, scenario.policy, setup)
-    return made
+    fresh: ServingPolicy = chosen(serving_policies, scenario.policy, setup)
+    return fresh
 
 
 def _gpus(cluster: Cluster) -> tuple[GpuSpec, ...]:

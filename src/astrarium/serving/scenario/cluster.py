@@ -38,11 +38,11 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: Count | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("kind", "memory", "nodes") if getattr(self, name) is not None]
+        filled = [name for name in ("kind", "memory", "nodes") if getattr(self, name) is not None]
         if isinstance(self.gpus, int):
             GpuGroup(self.gpus, nodes=self.nodes or 1)
-        elif given:
-            raise InputError(given[0], getattr(self, given[0]), "this field inside each group of `gpus`")
+        elif filled:
+            raise InputError(filled[0], getattr(self, filled[0]), "this field inside each group of `gpus`")
         elif not self.gpus:
             raise InputError("gpus", [], "at least one group of GPUs")
 

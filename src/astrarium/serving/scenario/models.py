@@ -61,10 +61,10 @@ class ModelReader:
             )
         models: dict[str, Model] = {}
         for name, entry in raw.items():
-            for given, model in self._models(name, entry):
-                if given in models:
-                    raise InputError(f"models.{name}", given, "a name that no other model or copy has")
-                models[given] = model
+            for model_name, model in self._models(name, entry):
+                if model_name in models:
+                    raise InputError(f"models.{name}", model_name, "a name that no other model or copy has")
+                models[model_name] = model
         return models
 
     def _models(self, name: Any, raw: Any) -> list[tuple[str, Model]]:

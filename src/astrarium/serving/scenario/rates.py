@@ -64,11 +64,11 @@ def scaled(workload: Workload, total: float, present: float) -> Workload:
 
 def check_rates(workload: Workload, names: Sequence[str]) -> None:
     """Check that every name is a model's, every model has a rate, and something arrives."""
-    given: list[tuple[str, Rates | None]] = [("workload.rate", workload.rate)]
-    given += [
+    fields: list[tuple[str, Rates | None]] = [("workload.rate", workload.rate)]
+    fields += [
         (f"workload.changes[{place}].rate", change.rate) for place, change in enumerate(workload.changes)
     ]
-    for field, rates in given:
+    for field, rates in fields:
         _check_names(field, rates if isinstance(rates, dict) else {}, names)
     missing = [name for name in names if isinstance(workload.rate, dict) and name not in workload.rate]
     if missing:

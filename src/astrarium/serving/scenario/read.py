@@ -47,9 +47,9 @@ def load(
 
 def _with_way_out(error: InputError, overrides: Sequence[str]) -> InputError:
     """A policy that is named by -o alone gets the parameters that the file has for its own."""
-    given = {key.strip(): value for key, _, value in (text.partition("=") for text in overrides)}
-    name = given.get("policy.name")
-    if name is None or not error.field.startswith("policy.") or error.field in given:
+    overridden = {key.strip(): value for key, _, value in (text.partition("=") for text in overrides)}
+    name = overridden.get("policy.name")
+    if name is None or not error.field.startswith("policy.") or error.field in overridden:
         return error
     way_out = f"; -o 'policy={{name: {name}}}' leaves out the parameters of the file's own policy"
     return InputError(error.field, error.value, error.expected + way_out, error.source)

@@ -65,8 +65,8 @@ class PlacementPolicyConformance(Conformance):
         """Ask a fresh policy and check all that holds for every plan, and for those found on the way."""
         search = Watched(ends_after)
         plan: Plan = self.make().place(problem, search)
-        for found in [*search.plans, plan]:
-            examine(found, problem)
+        for candidate in [*search.plans, plan]:
+            examine(candidate, problem)
         return plan
 
     # what every plan keeps
@@ -153,7 +153,7 @@ class PlacementPolicyConformance(Conformance):
     @given(problem=problems())
     def test_what_it_would_have_to_know_is_said(self, problem: Problem) -> None:
         """Models of which only times and sizes are known: a plan, or an error with what is lacking."""
-        bare = tuple(msgspec.structs.replace(each, demands={}) for each in problem.models)
+        bare = tuple(msgspec.structs.replace(model, demands={}) for model in problem.models)
         try:
             self.observe(Problem(bare, problem.gpus))
         except InputError as error:
@@ -182,7 +182,7 @@ def examine(plan: Plan, problem: Problem) -> None:
 
 def _examine_time(replica: Replica, problem: Problem) -> None:
     """Its largest batch, on its share, alone."""
-    served = next(each for each in problem.models if each.index == replica.model)
+    served = next(model for model in problem.models if model.index == replica.model)
     gpu = problem.gpu(replica.gpus[0])
     time = served.forms[replica.shape].latency(replica.batch)
     if replica.shape == ALONE:

@@ -175,8 +175,11 @@ def _compare_requests(auditor: Auditor) -> None:
     ensure(auditor.endings.keys() == arrived, f"no ending for {arrived - auditor.endings.keys()}")
     for request, ending in auditor.endings.items():
         reason = ledger.reasons[ledger.reason[request]]
-        told = (ledger.outcome[request], ledger.done[request], ledger.batch[request])
-        ensure(told == (ending.outcome, ending.at, ending.run), f"request {request}: {told}, not {ending}")
+        recorded = (ledger.outcome[request], ledger.done[request], ledger.batch[request])
+        ensure(
+            recorded == (ending.outcome, ending.at, ending.run),
+            f"request {request}: {recorded}, not {ending}",
+        )
         ensure(
             reason == (reason if ending.reason is None else ending.reason), f"request {request}: {reason!r}"
         )
@@ -191,8 +194,8 @@ def _compare_batches(auditor: Auditor) -> None:
         (b.requests[0].model, b.gpu, len(b.requests), b.ordered, b.started, b.ended, b.fate)
         for b in auditor.sent
     ]
-    for run, (told, truth) in enumerate(zip(columns, expected, strict=True)):
-        ensure(told == truth, f"batch {run}: the ledger says {told}, it was {truth}")
+    for run, (recorded, truth) in enumerate(zip(columns, expected, strict=True)):
+        ensure(recorded == truth, f"batch {run}: the ledger says {recorded}, it was {truth}")
 
 
 def _one_batch_at_a_time(auditor: Auditor) -> None:

@@ -41,11 +41,11 @@ def endings(run: Run, shift: Time = 0) -> list[tuple[tuple[int, str], Time]]:
 
 def batches(run: Run, shift: Time = 0) -> list[tuple[Any, ...]]:
     """GPU, members, order, start, end and fate of every batch, whatever their numbers."""
-    found = []
+    rows = []
     for batch in audit(run).sent:
         times = (at - shift for at in (batch.ordered, batch.started, batch.ended))
-        found.append((batch.gpu, sorted(request.id for request in batch.requests), *times, batch.fate))
-    return sorted(found, key=lambda batch: batch[2:])
+        rows.append((batch.gpu, sorted(request.id for request in batch.requests), *times, batch.fate))
+    return sorted(rows, key=lambda batch: batch[2:])
 
 
 def members(run: Run) -> list[list[int]]:

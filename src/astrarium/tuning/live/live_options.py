@@ -37,9 +37,9 @@ class Live(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cpus: float | None = None
 
 
-def live_options(given: Live | Mapping[str, Any] | None) -> Live:
+def live_options(options: Live | Mapping[str, Any] | None) -> Live:
     """Return options of the class, which may be given as a mapping or not at all."""
-    written = msgspec.to_builtins(given) if isinstance(given, Live) else as_plain(given or {})
+    written = msgspec.to_builtins(options) if isinstance(options, Live) else as_plain(options or {})
     return Decoder().decode_struct(Live, written, "live")
 
 

@@ -158,13 +158,13 @@ def _fork_servers(
     undo: ExitStack,
 ) -> dict[int, ForkServer]:
     """Start fork servers; GPUs whose slots have the same environment share one."""
-    made: dict[tuple[tuple[str, str], ...], ForkServer] = {}
+    servers: dict[tuple[tuple[str, str], ...], ForkServer] = {}
     for variables in environments.values():
         key = tuple(sorted(variables.items()))
-        if key not in made:
-            made[key] = ForkServer(variables, preload, temporary_folder)
-            undo.callback(made[key].close)
-    return {gpu: made[tuple(sorted(variables.items()))] for gpu, variables in environments.items()}
+        if key not in servers:
+            servers[key] = ForkServer(variables, preload, temporary_folder)
+            undo.callback(servers[key].close)
+    return {gpu: servers[tuple(sorted(variables.items()))] for gpu, variables in environments.items()}
 
 
 def _temporary(memory: bool) -> Path:

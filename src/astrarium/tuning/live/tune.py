@@ -112,30 +112,30 @@ def trained(
 
     if gpus is not None and not isinstance(gpus, int):
         raise InputError("gpus", gpus, "how many: a Ray cluster says which")
-    given = {"folder": spec.folder, "seed": spec.seed, **settings}
-    return run_with(spec, lambda: RayTrialBackend(build, gpus, kind, **given))
+    ray_settings = {"folder": spec.folder, "seed": spec.seed, **settings}
+    return run_with(spec, lambda: RayTrialBackend(build, gpus, kind, **ray_settings))
 
 
-def _search(given: Any) -> Choice | Search:
-    search: Choice | Search = _chosen(given, searches, DEFAULT_SEARCH, "search", "run")
+def _search(wanted: Any) -> Choice | Search:
+    search: Choice | Search = _chosen(wanted, searches, DEFAULT_SEARCH, "search", "run")
     if isinstance(search, Choice):
         check_search(searches.get(search.name), search.parameters)
     return search
 
 
-def _policy(given: Any) -> Choice | TuningPolicy:
-    policy: Choice | TuningPolicy = _chosen(given, tuning_policies, DEFAULT_POLICY, "policy", "decide")
+def _policy(wanted: Any) -> Choice | TuningPolicy:
+    policy: Choice | TuningPolicy = _chosen(wanted, tuning_policies, DEFAULT_POLICY, "policy", "decide")
     return policy
 
 
-def _chosen(given: Any, registry: Registry[Any], usual: str, field: str, does: str) -> Any:
+def _chosen(wanted: Any, registry: Registry[Any], usual: str, field: str, does: str) -> Any:
     """Return a choice of a registry, checked, or the object that was given or made of a class."""
-    choice = as_choice(given, registry, usual, field)
+    choice = as_choice(wanted, registry, usual, field)
     if choice is not None:
         chosen(registry, choice, field=field)
         return choice
-    thing = made(given, None, field=field) if isinstance(given, type) else given
+    thing = made(wanted, None, field=field) if isinstance(wanted, type) else wanted
     if not callable(getattr(thing, does, None)):
         expected = f"a name, name:key=value, a mapping with a name, a class or a {field}"
-        raise InputError(field, given, expected)
+        raise InputError(field, wanted, expected)
     return thing

@@ -132,5 +132,5 @@ def _scenario(record: TuningRecord, spec: SearchSpec, engine: str) -> TuningScen
     )
 
 
-def _choice(given: Any) -> Choice:
-    return given if isinstance(given, Choice) else Choice(type(given).__name__)
+def _choice(wanted: Any) -> Choice:
+    return wanted if isinstance(wanted, Choice) else Choice(type(wanted).__name__)

@@ -108,7 +108,7 @@ def _boxes(ax: Any, boxes: Sequence[Box], size: float, end: Time) -> None:
 def boxes(record: TuningRecord) -> list[Box]:
     """Stack trials on shares of a GPU one above the other: each where it was free when it came."""
     owner = {row.trial.id: row.trial.candidate for row in record.rows}
-    made: list[Box] = []
+    drawn: list[Box] = []
     on: dict[int, list[Box]] = {}
     for stay in sorted(record.stays, key=lambda stay: (stay.start, stay.end, stay.trial)):
         for gpu in stay.place.gpus:
@@ -116,8 +116,8 @@ def boxes(record: TuningRecord) -> list[Box]:
             low = _free(stay, there)
             box = Box(owner[stay.trial], gpu, low, low + float(stay.place.share), stay.start, stay.end)
             there.append(box)
-            made.append(box)
-    return made
+            drawn.append(box)
+    return drawn
 
 
 def _free(stay: Stay, there: Sequence[Box]) -> float:

@@ -66,7 +66,7 @@ def parse(raw: Any, path: Path = Path()) -> TuningScenario:
         **({"train": train_function(raw["train"], path.parent)} if raw.get("train") is not None else {}),
     }
     decode = Decoder().decode
-    given = {name: value for name, value in raw.items() if value is not None}
+    present = {name: value for name, value in raw.items() if value is not None}
     emulated = decode(Emulated | None, raw.get("emulated"), "emulated")
     space, task = _space_and_task(raw, emulated)
     goal = goal_of(raw.get("goal"), task)
@@ -81,12 +81,12 @@ def parse(raw: Any, path: Path = Path()) -> TuningScenario:
         gpus=decode(schema.Gpus, raw.get("gpus", 8), "gpus"),
         policy=policy,
         seed=decode(Seed, raw.get("seed", DEFAULT_SEED), "seed"),
-        costs=decode(schema.CostsSection, given.get("costs", {}), "costs"),
+        costs=decode(schema.CostsSection, present.get("costs", {}), "costs"),
         task=task,
         train=raw.get("train"),
         emulated=emulated,
         engine=decode(schema.EngineName, raw.get("engine", "local"), "engine"),
-        live=decode(schema.LiveSection, given.get("live", {}), "live"),
+        live=decode(schema.LiveSection, present.get("live", {}), "live"),
         raw=raw,
         source=str(path),
     )

@@ -98,9 +98,9 @@ def _optuna(section: SamplerSection, space: Space, goal: Goal, seed: int) -> Sam
     kind = getattr(optuna.samplers, section.name)
     choices = section.settings.get("search_space", _choices(section.name, space))
     grid = {"search_space": choices} if section.name == "GridSampler" else {}
-    made = _made(kind, {**grid, **section.settings}, seed, "sampler.optuna")
+    sampler = _made(kind, {**grid, **section.settings}, seed, "sampler.optuna")
     _quiet_optuna()
-    study = optuna.create_study(sampler=made, direction="minimize" if goal == "min" else "maximize")
+    study = optuna.create_study(sampler=sampler, direction="minimize" if goal == "min" else "maximize")
     return OptunaSampler(study, space, None if choices is None else prod(map(len, choices.values())))
 
 

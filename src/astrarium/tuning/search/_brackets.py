@@ -62,5 +62,5 @@ def brackets(chosen: BracketParameters) -> list[Bracket]:
     eta = chosen.eta
     rungs = totals(1, chosen.iterations, chosen.eta)
     most = len(rungs) - 1
-    made = [Bracket(-(-(most + 1) * eta**s // (s + 1)), rungs[most - s :]) for s in range(most, -1, -1)]
-    return made * chosen.passes
+    one_pass = [Bracket(-(-(most + 1) * eta**s // (s + 1)), rungs[most - s :]) for s in range(most, -1, -1)]
+    return one_pass * chosen.passes

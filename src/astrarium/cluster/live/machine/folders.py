@@ -85,9 +85,9 @@ def newest_checkpoint(home: Path, order: Order) -> Resume:
         claims = read_claims(part)
         if claims.stamp is not None:
             return Resume(str(job / f"run-{run}" / CHECKPOINT), claims.kept, run)
-        if (given := read_file(part / ORDER, _Given)) is not None:
-            first = given.resumed_run
-            kept = given.part.kept
+        if (earlier := read_file(part / ORDER, _Given)) is not None:
+            first = earlier.resumed_run
+            kept = earlier.part.kept
             return Resume(str(job / f"run-{first}" / CHECKPOINT), kept, first) if first else Resume()
     return Resume()
 

@@ -130,13 +130,13 @@ class _Losses:
         return "revoked", f"{whys[0] if whys else 'taken back'}{self._successors(app, gpus)}"
 
     def _successors(self, app: int, gpus: frozenset[int]) -> str:
-        given = [
+        grants = [
             action
             for action in self._step.actions
             if isinstance(action, contract.Grant) and action.app != app
         ]
         heirs: dict[str, list[str]] = {}  # by why
-        for grant in given:
+        for grant in grants:
             if gpus & set(grant.gpus):
                 heirs.setdefault(grant.why, []).append(self._names.get(grant.app, str(grant.app)))
         gains = [f"{', '.join(names)}{f' ({why})' if why else ''}" for why, names in heirs.items()]

@@ -62,7 +62,7 @@ class GoodputMilp:
 
     def place(self, problem: Problem, search: Search) -> Plan:
         needs = requirements.all_needs(problem, self.metric)
-        usable = [each for each in needs if each.usable]
+        usable = [model_needs for model_needs in needs if model_needs.usable]
         contents = self._contents(problem, usable, search) if usable else {}
         plan = self._plan(problem, needs, usable, contents)
         search.improved(plan)
@@ -97,9 +97,9 @@ class GoodputMilp:
             for model, batch in contents[gpu]
         )
         missing = {
-            each.model.index: self._why(problem, each)
-            for each in needs
-            if all(replica.model != each.model.index for replica in replicas)
+            model_needs.model.index: self._why(problem, model_needs)
+            for model_needs in needs
+            if all(replica.model != model_needs.model.index for replica in replicas)
         }
         return Plan(self.name, replicas, missing, _attainment(needs, replicas))
 
@@ -123,11 +123,11 @@ class GoodputMilp:
 def _attainment(needs: list[ModelNeeds], replicas: Sequence[Replica]) -> float | None:
     """Return the attainment that the program expects: without waiting and interference."""
     asked = serves = 0
-    for each in needs:
-        by_batch = {option.batch: option.goodput for option in each.usable}
-        mine = (by_batch[replica.batch] for replica in replicas if replica.model == each.model.index)
-        asked = asked + each.rate
-        serves = serves + min(each.rate, sum(mine))
+    for model_needs in needs:
+        by_batch = {option.batch: option.goodput for option in model_needs.usable}
+        mine = (by_batch[replica.batch] for replica in replicas if replica.model == model_needs.model.index)
+        asked = asked + model_needs.rate
+        serves = serves + min(model_needs.rate, sum(mine))
     return serves / asked if asked else None
 
 

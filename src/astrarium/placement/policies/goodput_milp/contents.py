@@ -17,8 +17,8 @@ Contents = dict[int, list[tuple[int, int]]]  # by position of a GPU: position of
 def by_gpu(needs: Sequence[ModelNeeds], memory: Sequence[int], most_replicas: int) -> GoodputProgram:
     holdings = [
         Holding(gpu, ((model, option),))
-        for model, each in enumerate(needs)
-        for option in each.usable
+        for model, model_needs in enumerate(needs)
+        for option in model_needs.usable
         for gpu in range(len(memory))
         if option.memory <= memory[gpu]
     ]
@@ -92,6 +92,6 @@ def _in_order(stands: Sequence[tuple[int, list[tuple[int, int]]]], memory: Seque
     """Sort GPUs that are alike by their contents, empty ones last, so that equal plans look equal."""
     ordered: Contents = {}
     for room in kinds(memory):
-        alike = [gpu for gpu, each in enumerate(memory) if each == room]
+        alike = [gpu for gpu, capacity in enumerate(memory) if capacity == room]
         ordered.update(zip(alike, sorted(there for size, there in stands if size == room), strict=False))
     return ordered

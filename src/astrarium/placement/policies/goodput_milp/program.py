@@ -40,7 +40,9 @@ class GoodputProgram:
         self.needs = needs
         self.holdings = holdings
         self.most_replicas = most_replicas
-        self.sizes = [(model, option) for model, each in enumerate(needs) for option in each.usable]
+        self.sizes = [
+            (model, option) for model, model_needs in enumerate(needs) for option in model_needs.usable
+        ]
         self.columns = len(holdings) + len(self.sizes) + len(needs)
         self.rows: list[tuple[Row, float]] = []  # each at most so much
         self._with = self._columns_with()
@@ -49,7 +51,7 @@ class GoodputProgram:
 
     def less_goodput(self) -> Row:
         """Return the objective to minimize: the negative goodput, in requests a second."""
-        return {self._given(model): -1.0 for model in range(len(self.needs))}
+        return {self._goodput_column(model): -1.0 for model in range(len(self.needs))}
 
     def batch_sizes(self) -> Row:
         return {len(self.holdings) + at: float(option.batch) for at, (_, option) in enumerate(self.sizes)}
@@ -69,10 +71,10 @@ class GoodputProgram:
         """
         chosen: list[Holding] = []
         for objective in objectives:
-            found = self._solve(objective, limits)
-            if found is None:
+            solution = self._solve(objective, limits)
+            if solution is None:
                 break
-            chosen, value = found
+            chosen, value = solution
             self.keep(objective, value + SLACK * max(1.0, abs(value)))
             if not search.tried():
                 break
@@ -87,7 +89,7 @@ class GoodputProgram:
         goal = np.zeros(self.columns)
         goal[list(minimize)] = list(minimize.values())
         whole = np.ones(self.columns)
-        whole[self._given(0) :] = 0
+        whole[self._goodput_column(0) :] = 0
         answer = milp(
             goal,
             integrality=whole,
@@ -97,21 +99,21 @@ class GoodputProgram:
         )
         return None if answer.x is None else (self._chosen(answer.x), float(answer.fun))
 
-    def _given(self, model: int) -> int:
+    def _goodput_column(self, model: int) -> int:
         return len(self.holdings) + len(self.sizes) + model
 
     def _columns_with(self) -> dict[tuple[int, int], list[int]]:
         """Return the columns of holdings with a replica, by model and batch size."""
-        found: dict[tuple[int, int], list[int]] = defaultdict(list)
+        columns: dict[tuple[int, int], list[int]] = defaultdict(list)
         for column, holding in enumerate(self.holdings):
             for model, option in holding.members:
-                found[model, option.batch].append(column)
-        return found
+                columns[model, option.batch].append(column)
+        return columns
 
     def _bound_goodput(self) -> None:
-        for model, each in enumerate(self.needs):
-            row = {self._given(model): 1.0}
-            for option in each.usable:
+        for model, model_needs in enumerate(self.needs):
+            row = {self._goodput_column(model): 1.0}
+            for option in model_needs.usable:
                 row |= dict.fromkeys(self._with[model, option.batch], -option.goodput / MICRO)
             self.keep(row, 0.0)
 
@@ -133,7 +135,7 @@ class GoodputProgram:
 
         upper = np.ones(self.columns)
         upper[: len(self.holdings)] = [holding.most for holding in self.holdings]
-        upper[self._given(0) :] = [each.rate / MICRO for each in self.needs]
+        upper[self._goodput_column(0) :] = [model_needs.rate / MICRO for model_needs in self.needs]
         return Bounds(np.zeros(self.columns), upper)
 
     def _constraints(self) -> Any:

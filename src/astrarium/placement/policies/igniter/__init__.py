@@ -103,7 +103,7 @@ def _settled(gpus: Sequence[IgniterGpu], piece: ReplicaLoad) -> bool:
         trials = list(islice(opened, 1))
     if not trials:
         return False
-    gpu, trial = min(trials, key=lambda found: found[1].added)
+    gpu, trial = min(trials, key=lambda pair: pair[1].added)
     gpu.settle(trial)
     return True
 
@@ -125,8 +125,8 @@ def _out_of_room(pieces: Iterable[ReplicaLoad], model: int, gpu: IgniterGpu, nee
     room = " and ".join([f"{whole} x 100 %"] * bool(whole) + parts)
     batches = max(piece.batch for piece in own)
     memory = gib(max(piece.memory for piece in own))
-    told = f"{room} of a GPU and {memory}, with batches of up to {batches}: more than any has left"
-    return f"{told}; the whole load takes {needed} GPUs"
+    demand = f"{room} of a GPU and {memory}, with batches of up to {batches}: more than any has left"
+    return f"{demand}; the whole load takes {needed} GPUs"
 
 
 def _squeezed(
@@ -138,8 +138,8 @@ def _squeezed(
         if not _settled(gpus, piece):
             left[piece.model] = left.get(piece.model, 0.0) + piece.rate
     for model, rate in left.items():
-        while rate > _NOTHING and (found := _largest_part(loads[model], rate, gpus, largest)):
-            gpu, trial = found
+        while rate > _NOTHING and (fitting := _largest_part(loads[model], rate, gpus, largest)):
+            gpu, trial = fitting
             gpu.settle(trial)
             rate -= trial.piece.rate
     return gpus
@@ -153,7 +153,7 @@ def _largest_part(
         others = (gpu for gpu in gpus if all(piece.model != part.model for piece in gpu.pieces))
         trials = [(gpu, trial) for gpu in others if (trial := gpu.tried(part))]
         if trials:
-            return min(trials, key=lambda found: found[1].added)
+            return min(trials, key=lambda pair: pair[1].added)
     return None
 
 
@@ -176,8 +176,8 @@ def _plan(problem: Problem, gpus: Sequence[IgniterGpu], missing: Mapping[int, st
 
 def _why(gpu: IgniterGpu, piece: ReplicaLoad, expected: igniter.Prediction, rate: float) -> str:
     alone = gpu.least_units(piece) * gpu.traits.unit
-    told = f"batches of {piece.batch} take {expected.latency:.2f} of {piece.budget:.2f} ms"
-    told += "; a GPU for itself" if piece.whole else f"; alone {alone:g} % would do"
+    sentence = f"batches of {piece.batch} take {expected.latency:.2f} of {piece.budget:.2f} ms"
+    sentence += "; a GPU for itself" if piece.whole else f"; alone {alone:g} % would do"
     if piece.rate < rate - _NOTHING:
-        told += f"; {piece.rate:.1f} of {rate:.1f} requests a second"
-    return told + ("; without coefficients" if isinstance(piece.traits.active, igniter.Inverse) else "")
+        sentence += f"; {piece.rate:.1f} of {rate:.1f} requests a second"
+    return sentence + ("; without coefficients" if isinstance(piece.traits.active, igniter.Inverse) else "")

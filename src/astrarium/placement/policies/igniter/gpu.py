@@ -60,7 +60,7 @@ class IgniterGpu:
     def tried(self, piece: ReplicaLoad) -> ShareTrial | None:
         """Return the shares with one more piece, if all can be in time; else None."""
         pieces = [*self.pieces, piece]
-        if sum(each.memory for each in pieces) > self.memory:
+        if sum(member.memory for member in pieces) > self.memory:
             return None
         least = self.least_units(piece)
         before = sum(self.units) + least
@@ -85,8 +85,8 @@ class IgniterGpu:
         return self._predicted(self.pieces, self.units)
 
     def _late(self, pieces: Sequence[ReplicaLoad], units: Sequence[int]) -> list[int]:
-        found = zip(pieces, self._predicted(pieces, units), strict=True)
-        return [place for place, (piece, expected) in enumerate(found) if not _in_time(piece, expected)]
+        predictions = zip(pieces, self._predicted(pieces, units), strict=True)
+        return [place for place, (piece, expected) in enumerate(predictions) if not _in_time(piece, expected)]
 
     def _predicted(self, pieces: Sequence[ReplicaLoad], units: Sequence[int]) -> list[igniter.Prediction]:
         loads = [

@@ -92,14 +92,16 @@ class Planner:
     def _drafts(self, simulation: QuickSimulation, search: Search, explainer: DraftExplainer) -> list[Draft]:
         """Return drafts, the best first. Half of the effort is for beginning, half for improving."""
         budget = self.parameters.effort * 5e5
-        found = list[Draft]()
+        drafts = list[Draft]()
         began = [empty(simulation.problem), *starts(simulation, self.parameters.runtime, search, budget)]
         for draft in sorted(dict.fromkeys(began), key=simulation.worth, reverse=True):
             climb = Climb(simulation, Moves(simulation.options), search, budget / len(began))
-            found.append(finished(climb, climb.climbed(draft)))
-            if all(simulation.worth(found[-1]) > simulation.worth(other) for other in found[:-1]):
-                search.improved(explainer.plan(found[-1], simulation(found[-1]).goodput(simulation.problem)))
-        return sorted([*found, *everywhere(simulation.options)], key=simulation.worth, reverse=True)
+            drafts.append(finished(climb, climb.climbed(draft)))
+            if all(simulation.worth(drafts[-1]) > simulation.worth(other) for other in drafts[:-1]):
+                search.improved(
+                    explainer.plan(drafts[-1], simulation(drafts[-1]).goodput(simulation.problem))
+                )
+        return sorted([*drafts, *everywhere(simulation.options)], key=simulation.worth, reverse=True)
 
     def _final(
         self,

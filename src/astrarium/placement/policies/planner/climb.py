@@ -49,7 +49,9 @@ class Climb:
     def _helpful_additions(self, draft: Draft, result: DraftResult) -> Iterator[Draft]:
         for model in wanting(result):
             tried = islice(self.moves.additions(draft, model, result), CHOICES)
-            ranked = [(self.tried(each).worth, -number, each) for number, each in enumerate(tried)]
+            ranked = [
+                (self.tried(addition).worth, -number, addition) for number, addition in enumerate(tried)
+            ]
             if ranked and max(ranked)[0] > result.worth + GAIN:
                 yield max(ranked)[2]
 
@@ -82,9 +84,9 @@ class Climb:
             if not self.on:
                 return
             if self.tried(change, sample).worth > result.worth:
-                found = self.simulation.worth(change)
-                if found > worth + GAIN:
-                    yield change, found
+                full_worth = self.simulation.worth(change)
+                if full_worth > worth + GAIN:
+                    yield change, full_worth
 
     def _changes(self, draft: Draft, result: DraftResult, wide: int) -> Iterator[Draft]:
         for model in wanting(result):

@@ -36,10 +36,12 @@ class DraftExplainer:
 
     def plan(self, draft: Draft, attainment: float | None, simulation: QuickSimulation | None = None) -> Plan:
         """Return the plan of a draft; with a *simulation*, each further replica says what it adds."""
-        found = replicas(self._problem, draft)
+        placed = replicas(self._problem, draft)
         whys = self._whys(draft, simulation)
-        told = tuple(msgspec.structs.replace(each, why=why) for each, why in zip(found, whys, strict=True))
-        return Plan(NAME, told, self._missing(draft), attainment)
+        explained = tuple(
+            msgspec.structs.replace(replica, why=why) for replica, why in zip(placed, whys, strict=True)
+        )
+        return Plan(NAME, explained, self._missing(draft), attainment)
 
     # why a replica is there
 
@@ -86,7 +88,7 @@ class DraftExplainer:
 
     def _way(self, site: Site, place: int) -> str:
         member = site.members[place]
-        names = [self._problem.models[each.model].name for each in site.members]
+        names = [self._problem.models[tenant.model].name for tenant in site.members]
         others = ", ".join(names[:place] + names[place + 1 :])
         took = self._took(site, place)
         batches = (
@@ -138,7 +140,7 @@ class DraftExplainer:
 
     def _has_memory(self, place: int, site: Site) -> bool:
         sizes = self._options.usable(place, site.shape)
-        by_turns = site._replace(members=tuple(each._replace(share=1.0) for each in site.members))
+        by_turns = site._replace(members=tuple(member._replace(share=1.0) for member in site.members))
         return bool(sizes) and FitCheck(self._problem).holds(
             by_turns.with_member(SiteMember(place, sizes[0]))
         )

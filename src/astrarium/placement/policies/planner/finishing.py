@@ -94,7 +94,7 @@ def _calm(climb: Climb, change: Draft, draft: Draft, model: int) -> bool:
 
 def busiest(options: ModelOptions, draft: Draft, model: int) -> float:
     """Return how busy the busiest site of a model is, if requests go where they are served fastest."""
-    loads = {each: _load(options, draft, each) for each in placed_models(draft)}
+    loads = {placed: _load(options, draft, placed) for placed in placed_models(draft)}
     sites = [draft[number] for number, _ in replicas_of(draft, model)]
     return max(
         loads[model] if site.side else sum(loads[member.model] for member in site.members) for site in sites

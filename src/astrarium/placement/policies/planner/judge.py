@@ -131,7 +131,10 @@ class CautiousInterference:
 
     def slowdowns(self, gpu: PlacementGpu, tenants: Sequence[Tenant]) -> tuple[float, ...]:
         """Return the slowdowns, remembered: a search meets the same tenants again and again."""
-        key = (gpu.id, *((each.model, each.batch, each.share) if each.busy else None for each in tenants))
+        key = (
+            gpu.id,
+            *((tenant.model, tenant.batch, tenant.share) if tenant.busy else None for tenant in tenants),
+        )
         if key not in self._known:
             self._known[key] = self._slowdowns(gpu, tenants)
         return self._known[key]
@@ -160,7 +163,7 @@ def own_judge(problem: Problem, interference: Interference, batching: Batching) 
     """Return a judge by worker queues, which run a plan where no batching policy does."""
 
     def judge(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
-        found = evaluate(problem, plan, requests, interference, batching)
-        return [1.0 if model.attainment is None else model.attainment for model in found.models]
+        evaluation = evaluate(problem, plan, requests, interference, batching)
+        return [1.0 if model.attainment is None else model.attainment for model in evaluation.models]
 
     return judge

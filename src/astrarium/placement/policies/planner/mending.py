@@ -42,7 +42,7 @@ class DraftJudge:
             self.left -= 1
             placed = placed_models(draft)
             pairs = enumerate(self._attained(draft))
-            attained: Floats = np.array([each if place in placed else 0.0 for place, each in pairs])
+            attained: Floats = np.array([part if place in placed else 0.0 for place, part in pairs])
             lost = self.simulation.weights * (1 - attained)
             self._known[draft] = DraftResult(
                 attained, self.simulation(draft).work, float(1 - lost.sum()), lost

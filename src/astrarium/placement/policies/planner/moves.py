@@ -130,17 +130,17 @@ class Moves:
             return
         most = self.options.roomy(model, site.shape)
         for size in reversed([size for size in sizes if size <= most]):
-            if self.fit_check.holds(found := site.with_member(SiteMember(model, size))):
-                yield found
+            if self.fit_check.holds(joined := site.with_member(SiteMember(model, size))):
+                yield joined
                 return
 
     def _beside(self, site: Site, model: int) -> Iterator[Site]:
         """Add a model beside others, with the largest part of its load that fits."""
         for part in self.options.parts(model, site.gpus[0]):
             if part.share <= site.left and self.fit_check.holds(
-                found := site.with_member(SiteMember(model, part.batch, part.share))
+                joined := site.with_member(SiteMember(model, part.batch, part.share))
             ):
-                yield found
+                yield joined
                 return
 
     def _divided(self, site: Site) -> Site | None:
@@ -159,34 +159,34 @@ class Moves:
             site = draft[number]
             for place, member in enumerate(site.members):
                 if member.model != model:
-                    for found in self.with_model(site.without(place), model):
-                        yield with_site(draft, number, found)
+                    for exchanged in self.with_model(site.without(place), model):
+                        yield with_site(draft, number, exchanged)
 
     def departures(self, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
         """Move another model away from a site of the model, or the model itself."""
         for number, own in list(replicas_of(draft, model)):
             for place, member in enumerate(draft[number].members):
                 left = with_site(draft, number, draft[number].without(place))
-                others = [each for each in self._idlest(draft, result) if each != number][:4]
+                others = [other for other in self._idlest(draft, result) if other != number][:4]
                 for target in others:
-                    for found in self._joined(draft[target], member, place == own):
-                        yield with_site(left, target, found)
+                    for joined in self._joined(draft[target], member, place == own):
+                        yield with_site(left, target, joined)
 
     def _joined(self, site: Site, member: SiteMember, itself: bool) -> Iterator[Site]:
         if site.shape == ALONE and (site.side or not site.members) and member.share < 1:
-            if member.share <= site.left and self.fit_check.holds(found := site.with_member(member)):
-                yield found
+            if member.share <= site.left and self.fit_check.holds(joined := site.with_member(member)):
+                yield joined
         elif not itself or not site.hosts(member.model):
             yield from self.with_model(site, member.model)
 
     def batches(self, draft: Draft, model: int) -> Iterator[Draft]:
         """Try the next larger and the next smaller batch limit for all replicas of the model."""
         for step in (1, -1):
-            found = draft
+            changed = draft
             for number, place in list(replicas_of(draft, model)):
-                found = self._other_batch(found, number, place, step)
-            if found != draft:
-                yield found
+                changed = self._other_batch(changed, number, place, step)
+            if changed != draft:
+                yield changed
 
     def _other_batch(self, draft: Draft, number: int, place: int, step: int) -> Draft:
         site = draft[number]
@@ -216,11 +216,13 @@ class Moves:
                 continue
             own = site.members[place]
             more = site.changed(place, own._replace(share=round(own.share + STEP, 9)))
-            yield from (with_site(draft, number, each) for each in (more,) if self.fits(each))
+            yield from (with_site(draft, number, changed) for changed in (more,) if self.fits(changed))
             for other, member in enumerate(site.members):
                 if other != place and member.share > 1.5 * STEP:
                     less = more.changed(other, member._replace(share=round(member.share - STEP, 9)))
-                    yield from (with_site(draft, number, each) for each in (less,) if self.fits(each))
+                    yield from (
+                        with_site(draft, number, changed) for changed in (less,) if self.fits(changed)
+                    )
 
     def _idlest(self, draft: Draft, result: DraftResult) -> list[int]:
         loads = [result.work[number] / site.shape.gpus for number, site in enumerate(draft)]

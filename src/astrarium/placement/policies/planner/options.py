@@ -88,8 +88,8 @@ class ModelOptions:
         if not self.shareable(model):
             return ()
         rate = self.problem.models[model].rate
-        found = [self._smallest(model, gpu, rate / count) for count in PARTS]
-        return tuple(dict.fromkeys(part for part in found if part is not None))
+        parts = [self._smallest(model, gpu, rate / count) for count in PARTS]
+        return tuple(dict.fromkeys(part for part in parts if part is not None))
 
     def _smallest(self, model: int, gpu: int, rate: float) -> ShareOption | None:
         carried = (self._least(model, gpu, size, rate) for size in self.usable(model, ALONE))
@@ -128,4 +128,4 @@ def _busy(options: ModelOptions, place: int, model: PlacedModel) -> float:
     ]
     parts = options.parts(place, 0) if options.problem.gpus else ()
     shared = [part.share * (model.rate / part.rate) for part in parts if part.rate > 0]
-    return min([each / BUSY for each in ways] + shared, default=0.0)
+    return min([way / BUSY for way in ways] + shared, default=0.0)

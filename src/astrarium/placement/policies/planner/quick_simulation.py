@@ -78,7 +78,7 @@ class QuickSimulation:
         self._interference = interference
         self._runtime = msgspec.structs.replace(runtime, max_batch=options.largest)
         self._tables = Tables.of(self.problem.models, self._runtime)
-        self._workloads = [SimulatedRequests.of(self._tables, each) for each in requests]
+        self._workloads = [SimulatedRequests.of(self._tables, draw) for draw in requests]
         kinds = max(KINDS, 32 * len(self.problem.gpus))
         self._times = np.zeros((kinds, *self._tables.times.shape[1:]), self._tables.times.dtype)
         self._kinds: dict[SimulatedGroup, int] = {}
@@ -107,32 +107,36 @@ class QuickSimulation:
 
     def _look(self, draft: Draft, workload: SimulatedRequests) -> DraftResult:
         blocks = [(number, block) for number, site in enumerate(draft) for block in self._blocks(site)]
-        found = self._score([block for _, block in blocks], workload)
+        scored = self._score([block for _, block in blocks], workload)
         self.cost += len(workload.arrivals)
         work = np.zeros(len(draft))
-        for (number, _), took in zip(blocks, found.work, strict=True):
+        for (number, _), took in zip(blocks, scored.work, strict=True):
             work[number] += float(took)
-        return self._valued(draft, found, work, workload)
+        return self._valued(draft, scored, work, workload)
 
-    def _valued(self, draft: Draft, found: Score, work: Floats, workload: SimulatedRequests) -> DraftResult:
+    def _valued(self, draft: Draft, scored: Score, work: Floats, workload: SimulatedRequests) -> DraftResult:
         placed = np.zeros(len(self.problem.models))
         placed[[member.model for site in draft for member in site.members]] = 1.0
         asked = workload.totals > 0
-        attained = np.where(asked, found.good / np.maximum(workload.totals, 1), placed)
+        attained = np.where(asked, scored.good / np.maximum(workload.totals, 1), placed)
         lost = self.weights * (1 - attained)
         return DraftResult(attained, work, float(1 - lost.sum()), lost)
 
     def _blocks(self, site: Site) -> Iterator[SimulatedGroup]:
         if not site.side:
             if site.members:
-                yield SimulatedGroup(site.shape, tuple((each.model, each.batch) for each in site.members))
+                yield SimulatedGroup(
+                    site.shape, tuple((member.model, member.batch) for member in site.members)
+                )
             return
-        indices = [self.problem.models[each.model].index for each in site.members]
-        tenants = [Tenant(i, each.batch, each.share) for i, each in zip(indices, site.members, strict=True)]
+        indices = [self.problem.models[member.model].index for member in site.members]
+        tenants = [
+            Tenant(i, member.batch, member.share) for i, member in zip(indices, site.members, strict=True)
+        ]
         slowdowns = self._interference.slowdowns(self.problem.gpus[site.gpus[0]], tenants)
-        for each, slowdown in zip(site.members, slowdowns, strict=True):
-            pair = (each.model, each.batch)
-            yield SimulatedGroup(site.shape, (pair,), each.share, site.gpus[0], round(slowdown, 4))
+        for member, slowdown in zip(site.members, slowdowns, strict=True):
+            pair = (member.model, member.batch)
+            yield SimulatedGroup(site.shape, (pair,), member.share, site.gpus[0], round(slowdown, 4))
 
     def _score(self, blocks: Sequence[SimulatedGroup], workload: SimulatedRequests) -> Score:
         if not blocks or not len(workload.arrivals):

@@ -48,20 +48,22 @@ def starts(
 def everywhere(options: ModelOptions) -> list[Draft]:
     """Return the draft with all models on every GPU, if there is memory: any free GPU can help any model."""
     moves = Moves(options, sides=False)
-    found = []
+    sites = []
     for site in empty(options.problem):
         for model in range(len(options.problem.models)):
             if options.usable(model, ALONE):
                 site = site.with_member(SiteMember(model, options.usable(model, ALONE)[0]))
-        found.append(site)
-    return [tuple(_with_batches(moves, site) for site in found)] if all(map(moves.fits, found)) else []
+        sites.append(site)
+    return [tuple(_with_batches(moves, site) for site in sites)] if all(map(moves.fits, sites)) else []
 
 
 def _with_batches(moves: Moves, site: Site) -> Site:
     """Raise a site's batch limits as far as they leave room for waiting and there is memory."""
     for place, member in enumerate(site.members):
         most = moves.options.roomy(member.model, ALONE)
-        for size in (each for each in moves.options.usable(member.model, ALONE) if each <= most):
+        for size in (
+            candidate for candidate in moves.options.usable(member.model, ALONE) if candidate <= most
+        ):
             larger = site.changed(place, member._replace(batch=size))
             site = larger if moves.fits(larger) else site
     return site
@@ -75,10 +77,10 @@ def packed(options: ModelOptions, moves: Moves) -> Draft:
     draft = empty(options.problem)
     models = range(len(options.problem.models))
     wanted = [(options.parts(model, 0)[0], model) for model in models if options.parts(model, 0)]
-    for part, model in sorted(wanted, key=lambda each: (-each[0].share, each[1])):
+    for part, model in sorted(wanted, key=lambda candidate: (-candidate[0].share, candidate[1])):
         member = SiteMember(model, part.batch, part.share)
         sites = [(site.left, number, site.with_member(member)) for number, site in enumerate(draft)]
-        best = min((each for each in sites if moves.fits(each[2])), default=None)
+        best = min((candidate for candidate in sites if moves.fits(candidate[2])), default=None)
         if best is not None:
             draft = with_site(draft, best[1], best[2])
     return draft
@@ -90,8 +92,8 @@ def grouped(
     """Yield drafts of models that share pipelines, found with single requests: batches come later."""
     problem = msgspec.structs.replace(options.problem, requests=requests)
     context = SearchContext.of(problem, msgspec.structs.replace(runtime, max_batch=1, order="arrival"))
-    found = BucketSearch(context, GROUPED, fast, search, lambda _: None).run()
-    for leader in found[:LEADERS]:
+    selections = BucketSearch(context, GROUPED, fast, search, lambda _: None).run()
+    for leader in selections[:LEADERS]:
         yield _draft(options, problem, leader)
 
 

@@ -121,7 +121,7 @@ class ModelAccounts:
             last_inference=self.last_ms,
             inference_count=self.items,
             execution_count=self.compute.count,
-            inference_stats=statistics.InferStatistics(*(each.duration() for each in sums)),
+            inference_stats=statistics.InferStatistics(*(total.duration() for total in sums)),
             batch_stats=[_batches(size, spent) for size, spent in sorted(self.by_size.items())],
         )
 

@@ -151,8 +151,8 @@ class CallHandler:
         now = self._clock()
         if closed or entry.state != "READY":
             raise Refused(Kind.UNAVAILABLE, closed or entry.reason)
-        given = examples.batch(entry.tensors.inputs, 1, np.random.default_rng(0)).inputs
-        inputs = [made_tensor(spec, given, 1) for spec in entry.tensors.inputs]
+        example = examples.batch(entry.tensors.inputs, 1, np.random.default_rng(0)).inputs
+        inputs = [made_tensor(spec, example, 1) for spec in entry.tensors.inputs]
         call = InferCall(plan.name, inputs, 1, now)
         admit(coordinator.admission, plan.index, plan.name, now, plan.slo, now)
         ticket = Ticket(call, plan.index, entry.tensors, 0, now + plan.slo, answer, trial=True)

@@ -23,9 +23,9 @@ Hook = Callable[..., Mapping[str, Any]]
 class Preprocessor:
     """The preprocessor runs hooks in threads, and calls *made* when inputs are made."""
 
-    def __init__(self, tensor_store: TensorStore, made: Callable[[], None]) -> None:
+    def __init__(self, tensor_store: TensorStore, when_ready: Callable[[], None]) -> None:
         self._tensor_store = tensor_store
-        self._made = made
+        self._when_ready = when_ready
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="preprocess")
         self._hooks: dict[str, Hook] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -43,8 +43,8 @@ class Preprocessor:
     async def _prepare(self, ticket: Ticket, reference: str) -> None:
         loop = asyncio.get_running_loop()
         try:
-            made = await loop.run_in_executor(self._threads, self._made_inputs, ticket, reference)
-            if not self._tensor_store.take_in(ticket, made):
+            inputs = await loop.run_in_executor(self._threads, self._made_inputs, ticket, reference)
+            if not self._tensor_store.take_in(ticket, inputs):
                 ticket.broken = "there is no shared memory left for its inputs"
         except Refused as refused:
             ticket.broken = refused.reason
@@ -53,19 +53,19 @@ class Preprocessor:
             ticket.broken = f"its preprocessing failed: {blamed(error)}"
         ticket.inputs_ready = True
         self._tensor_store.settle(ticket)  # its call may have ended meanwhile
-        self._made()
+        self._when_ready()
 
     def _made_inputs(self, ticket: Ticket, reference: str) -> list[Tensor]:
         """Make the inputs, all of it in the thread: texts become objects and bytes again one by one."""
-        given = {tensor.name: to_array(tensor) for tensor in ticket.call.inputs}
-        answer = self._hooks[reference](**given)
-        made = [made_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]
-        for spec, tensor in zip(ticket.tensors.inputs, made, strict=True):
+        arrays = {tensor.name: to_array(tensor) for tensor in ticket.call.inputs}
+        answer = self._hooks[reference](**arrays)
+        inputs = [made_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]
+        for spec, tensor in zip(ticket.tensors.inputs, inputs, strict=True):
             if wrong := violation(spec, tensor.shape, tensor.data):
                 raise Refused(
                     Kind.BAD_REQUEST, f"its preprocessing made a value that the model does not take: {wrong}"
                 )
-        return made
+        return inputs
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

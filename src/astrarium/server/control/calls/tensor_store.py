@@ -23,13 +23,13 @@ class TensorStore:
         self.memory = memory
         self.arena = arena
 
-    def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:
+    def take_in(self, ticket: Ticket, inputs: Sequence[Tensor]) -> bool:
         """Copy the inputs, in the model's order, where workers find them; False where memory is full."""
-        shapes: Shapes = [(tensor.shape, len(tensor.data)) for tensor in given]
+        shapes: Shapes = [(tensor.shape, len(tensor.data)) for tensor in inputs]
         if not self._take(ticket, layout.block_bytes(shapes)):
             return False
         ticket.shapes = None if ticket.tensors.fixed_inputs else shapes
-        self._write(ticket.block, given)
+        self._write(ticket.block, inputs)
         return True
 
     def _take(self, ticket: Ticket, size: int) -> bool:
@@ -47,8 +47,8 @@ class TensorStore:
         return ticket.tensors.bytes_of_reply(-(-size // ticket.call.rows))
 
     @staticmethod
-    def bytes_of(given: Sequence[Tensor]) -> int:
-        return sum(aligned(len(tensor.data)) for tensor in given)
+    def bytes_of(tensors: Sequence[Tensor]) -> int:
+        return sum(aligned(len(tensor.data)) for tensor in tensors)
 
     def needed(self, ticket: Ticket, inputs: int) -> int:
         """Return the bytes for inputs of this many bytes and the answer to them."""
@@ -66,9 +66,9 @@ class TensorStore:
             ticket.block = -1
             self.arena.give_back(block)
 
-    def _write(self, at: int, given: Iterable[Tensor]) -> None:
+    def _write(self, at: int, tensors: Iterable[Tensor]) -> None:
         view = self.memory.view
-        for tensor in given:
+        for tensor in tensors:
             size = len(tensor.data)
             view[at : at + size] = tensor.data
             gap = aligned(size) - size

@@ -128,16 +128,16 @@ def _drawn(options: Mapping[str, Any], place: Place) -> Times:
 
 def _like(output: TensorSpec, inputs: Sequence[TensorSpec]) -> str | None:
     """Return the input that can be handed back as this output."""
-    alike = (given for given in inputs if (given.datatype, given.shape) == (output.datatype, output.shape))
-    return next((given.name for given in alike), None)
+    alike = (spec for spec in inputs if (spec.datatype, spec.shape) == (output.datatype, output.shape))
+    return next((spec.name for spec in alike), None)
 
 
 def _answer(output: TensorSpec, source: str | None, batch: Batch) -> Array | Sequence[Array]:
     """Return the input itself, or else zeros, with one element where the size is open."""
     if source is not None:
-        given = batch.inputs[source]
+        array = batch.inputs[source]
         own = batch.own_shapes.get(source)
-        return (split(given, output.shape, own) if own else None) or given
+        return (split(array, output.shape, own) if own else None) or array
     shape = (batch.size, *(max(1, size) if size < 0 else size for size in output.shape))
     empty = b"" if output.datatype == "BYTES" else 0
     return np.full(shape, empty, DATATYPES[output.datatype])

@@ -67,8 +67,8 @@ def _within(spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Gener
     near = min(max(0.0, float(low)), float(high))
     least = max(float(low), near - _NEAR)
     most = min(float(high), near + _NEAR)
-    made = np.clip(generator.uniform(least, most, shape).astype(low.dtype), low, high)
-    return to_bfloat16(made) if spec.datatype == BF16 else made
+    values = np.clip(generator.uniform(least, most, shape).astype(low.dtype), low, high)
+    return to_bfloat16(values) if spec.datatype == BF16 else values
 
 
 def own(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:

@@ -66,12 +66,12 @@ class OnnxModel:
 
     @staticmethod
     def check(files: ModelFiles) -> Mapping[str, Any]:
-        given = files.options
-        options.check_known(given, ("model", "threads", "providers", "batched"))
-        options.count(given, "threads", 1)
-        options.flag(given, "batched", True)
-        _check_providers(given.get("providers"))
-        return {**given, "model": str(existing(given.get("model"), files.base, "model"))}
+        settings = files.options
+        options.check_known(settings, ("model", "threads", "providers", "batched"))
+        options.count(settings, "threads", 1)
+        options.flag(settings, "batched", True)
+        _check_providers(settings.get("providers"))
+        return {**settings, "model": str(existing(settings.get("model"), files.base, "model"))}
 
     def _run_batch(self, feed: dict[str, Array], size: int) -> dict[str, Array]:
         names = [spec.name for spec in self.outputs]

@@ -31,7 +31,7 @@ def scatter_items(view: memoryview, members: bytes, sizes: Sequence[int], arrays
 def gather_one_by_one(
     view: memoryview, members: bytes, sizes: Sequence[int], arrays: Sequence[Array]
 ) -> None:
-    places = [_item_places(view, *given, sizes) for given in enumerate(unpacked(members))]
+    places = [_item_places(view, *member, sizes) for member in enumerate(unpacked(members))]
     for item, starts in enumerate(places):
         for start, size, array in zip(starts, sizes, arrays, strict=True):
             _bytes_of(array)[item * size : (item + 1) * size] = view[start : start + size]

@@ -43,10 +43,10 @@ def _native_lead(order: RepeatedOrder) -> Time:
 
 
 def _python_lead(model: Any, batch: Batch, clock: Clock) -> Time:
-    given = batch.inputs
+    inputs = batch.inputs
     started = clock()
     staged = model.staging(batch.size)
     for name, array in staged.items():
-        array[:] = given[name]
-    began: Time = model.launch(Batch(batch.size, {**given, **staged}), started).wait(started).began
+        array[:] = inputs[name]
+    began: Time = model.launch(Batch(batch.size, {**inputs, **staged}), started).wait(started).began
     return began - started

@@ -79,14 +79,14 @@ class Astrarium(WindowScheduler[RequestQueue]):
         self._running: dict[int, Batch] = {}  # by their runs, where there are dynamic models
 
     def native_parameters(self) -> NativeParameters:
-        given = self.parameters
+        parameters = self.parameters
         integers = {
-            "lookahead": int(given.lookahead),
-            "few_gpus": int(given.prefer == "few-gpus"),
-            "lines": GROUPINGS.index(given.lines),
-            "memory": given.memory,
+            "lookahead": int(parameters.lookahead),
+            "few_gpus": int(parameters.prefer == "few-gpus"),
+            "lines": GROUPINGS.index(parameters.lines),
+            "memory": parameters.memory,
         }
-        patience = -1.0 if given.patience is None else given.patience
+        patience = -1.0 if parameters.patience is None else parameters.patience
         return NativeParameters(integers, {"patience": patience}, {})
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
@@ -106,8 +106,8 @@ class Astrarium(WindowScheduler[RequestQueue]):
             if model.dynamic:
                 times = LearntTimes(model, BINS, self.parameters.memory, REFRESH)
                 self._crowds[model.index] = Applications(model, times, self.parameters.lines)
-                given = (model, self.setup.network, self.parameters, times)
-                queues += [DynamicQueue(*given) for _ in range(applications)]
+                arguments = (model, self.setup.network, self.parameters, times)
+                queues += [DynamicQueue(*arguments) for _ in range(applications)]
             else:
                 queues.append(RequestQueue(model, self.setup.network, self.parameters))
         self._queues = queues

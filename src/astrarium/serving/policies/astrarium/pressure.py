@@ -136,9 +136,9 @@ def load(demands: Sequence[Demand], price: float) -> tuple[float, float]:
     """Return mean and standard deviation of the GPUs that demand keeps busy at a price of GPU time."""
     mean = variance = 0.0
     for demand in demands:
-        each = demand.request_time(price)
-        mean += demand.rate * each
-        variance += each * each * demand.dispersion * demand.rate / demand.slo
+        request_time = demand.request_time(price)
+        mean += demand.rate * request_time
+        variance += request_time * request_time * demand.dispersion * demand.rate / demand.slo
     return mean, math.sqrt(variance)
 
 

@@ -103,16 +103,16 @@ class Orloj:
             self._learn(model)
 
     def native_parameters(self) -> NativeParameters:
-        given = self.parameters
+        parameters = self.parameters
         integers = {
-            "bins": given.bins,
-            "window": given.window,
-            "refresh": given.refresh,
-            "own": int(given.members == "own"),
-            "latest": int(given.order == "latest"),
+            "bins": parameters.bins,
+            "window": parameters.window,
+            "refresh": parameters.refresh,
+            "own": int(parameters.members == "own"),
+            "latest": int(parameters.order == "latest"),
         }
         reals = {"rate": self._rate, "farthest": self.farthest}
-        return NativeParameters(integers, reals, {"batch_sizes": list(given.batch_sizes)})
+        return NativeParameters(integers, reals, {"batch_sizes": list(parameters.batch_sizes)})
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         if not self._waiting:

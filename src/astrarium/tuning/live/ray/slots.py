@@ -102,8 +102,8 @@ class RaySlots:
 
         where = PlacementGroupSchedulingStrategy(self._placement.group, self._placement.bundles[gpu])
         actor = self._ray.remote(concurrency_groups={"orders": 1, "news": 1})(_with_groups(self._ray))
-        made = actor.options(num_gpus=1, num_cpus=0, max_restarts=0, scheduling_strategy=where)
-        self._agents[gpu] = _AgentHandle(made.remote(self._own_settings(gpu)), self._patience / 3)
+        placed_actor = actor.options(num_gpus=1, num_cpus=0, max_restarts=0, scheduling_strategy=where)
+        self._agents[gpu] = _AgentHandle(placed_actor.remote(self._own_settings(gpu)), self._patience / 3)
 
     def _own_settings(self, gpu: int) -> AgentSettings:
         setup = self._settings.setup

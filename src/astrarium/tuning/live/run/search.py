@@ -36,10 +36,12 @@ def run_local(
     """Run a search on this machine. *backend* holds further settings of `LocalTrialBackend`."""
 
     def make_backend() -> LocalTrialBackend:
-        made = LocalTrialBackend(build, gpus, emulated, folder=spec.folder, seed=spec.seed, **backend)
-        with _closed_on_error(made):
-            made.warm_up()
-        return made
+        trial_backend = LocalTrialBackend(
+            build, gpus, emulated, folder=spec.folder, seed=spec.seed, **backend
+        )
+        with _closed_on_error(trial_backend):
+            trial_backend.warm_up()
+        return trial_backend
 
     return run_with(spec, make_backend)
 

@@ -70,7 +70,7 @@ class LocalSlots:
         self._most = most
         self._patience = patience
         self._shared = shared
-        self._in_use = {gpu: made for gpu, made in gpus.items() if first is None or gpu in first}
+        self._in_use = {gpu: template for gpu, template in gpus.items() if first is None or gpu in first}
         self._fork_servers = {id(gpu.fork_server): gpu.fork_server for gpu in gpus.values()}
         self.given_up = ""  # why the last GPU was
         self._slots: dict[int, SlotProcess] = {}

@@ -72,9 +72,9 @@ class CopyStore:
         last = self._begun.get(one.job)
         return last is not None and one.run < last.order.key.run and not self.counts(one)
 
-    def begin(self, order: Order, given: Checkpoint | None) -> None:
+    def begin(self, order: Order, checkpoint: Checkpoint | None) -> None:
         """Write down that a run begins: from now on only its checkpoint counts, and what it was given."""
-        begun = Begun(order, given)
+        begun = Begun(order, checkpoint)
         folder = private_folder(self._folder(order))
         with self._lock:
             write_whole(folder / BEGUN, msgspec.to_builtins(begun))

@@ -85,7 +85,7 @@ class HostHandle:
     def give(self, order: HostOrder) -> None:
         """Give an order with the next answer, unless it waits there already."""
         with self._lock:
-            if all(given != order for _, given in self._orders):
+            if all(queued != order for _, queued in self._orders):
                 self._given += 1
                 self._orders.append((self._given, order))
 

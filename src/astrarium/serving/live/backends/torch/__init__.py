@@ -162,13 +162,13 @@ class TorchModel:
 
     @staticmethod
     def check(files: ModelFiles) -> Mapping[str, Any]:
-        given = files.options
-        options.check_known(given, OPTIONS)
-        options.choice(given, "dtype", list(programs.DTYPES))
-        options.flag(given, "compile", False)
-        options.count(given, "threads", 1)
+        settings = files.options
+        options.check_known(settings, OPTIONS)
+        options.choice(settings, "dtype", list(programs.DTYPES))
+        options.flag(settings, "compile", False)
+        options.count(settings, "threads", 1)
         graph_sizes(files)
-        return {**given, "model": _checked_model(files)}
+        return {**settings, "model": _checked_model(files)}
 
 
 class TorchBatch:

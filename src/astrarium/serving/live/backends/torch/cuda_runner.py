@@ -278,8 +278,8 @@ class CudaRunner:
             if batch.size <= self.largest and len(there) == len(arrays):
                 tensors = [_sent(*pair, batch.size) for pair in zip(there, arrays, strict=True)]
             else:
-                given = [tensor_of(self._torch, array) for array in arrays]
-                tensors = [tensor.to(self._device, non_blocking=True) for tensor in given]
+                sources = [tensor_of(self._torch, array) for array in arrays]
+                tensors = [tensor.to(self._device, non_blocking=True) for tensor in sources]
             batch.copied.record(stream)
         return tensors
 

@@ -122,13 +122,15 @@ def _following(tensors: Sequence[Any], rows_of: list[int | None]) -> Any:
     origins = {id(tensor): (tensor, at) for at, tensor in enumerate(tensors)}  # held: an id is used again
 
     class Following(mode):  # type: ignore[misc, valid-type]
-        def __torch_dispatch__(self, operator: Any, types: Any, given: Any = (), named: Any = None) -> Any:
-            answer = operator(*given, **(named or {}))
+        def __torch_dispatch__(
+            self, operator: Any, types: Any, arguments: Any = (), named: Any = None
+        ) -> Any:
+            answer = operator(*arguments, **(named or {}))
             name = operator.overloadpacket.__name__
             if name in _EMBEDDINGS:
-                note(given[0].shape[0], given[1])
+                note(arguments[0].shape[0], arguments[1])
             elif name in _COPYING:
-                follow(given[0], answer)
+                follow(arguments[0], answer)
             return answer
 
     def note(rows: int, indices: Any) -> None:

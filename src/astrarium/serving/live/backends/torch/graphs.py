@@ -37,12 +37,12 @@ class NativeSlot(NamedTuple):
 class HandedOver(NamedTuple):
     runner: GraphRunner
     slots: Sequence[NativeSlot]
-    given: CapturedGraphs
+    graphs: CapturedGraphs
 
     def add(self, size: int, captured: Captured) -> None:
         """Let native code run one more graph, while it runs the others; not one that leaves other outputs."""
-        if self.given.are_as_promised(captured, size):
-            self.given.add(self.runner, size, captured)
+        if self.graphs.are_as_promised(captured, size):
+            self.graphs.add(self.runner, size, captured)
 
 
 class CapturedGraphs(NamedTuple):

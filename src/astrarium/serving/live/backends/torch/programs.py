@@ -167,10 +167,10 @@ def _exported(torch: Any, path: Path, files: ModelFiles) -> tuple[Any, tuple[Ten
     except Exception as error:
         reason = first_sentence((warned or [error])[0])
         raise InputError("model", str(path), f"a file of torch.export.save; {reason}") from error
-    found = _exported_inputs(program)
-    if files.inputs and len(files.inputs) != len(found):
-        raise InputError("inputs", len(files.inputs), f"{len(found)} inputs, as in the exported program")
-    return program, files.inputs or found
+    inputs = _exported_inputs(program)
+    if files.inputs and len(files.inputs) != len(inputs):
+        raise InputError("inputs", len(files.inputs), f"{len(inputs)} inputs, as in the exported program")
+    return program, files.inputs or inputs
 
 
 def _placed_export(built: Built, device: str) -> Any:

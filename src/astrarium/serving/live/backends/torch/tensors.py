@@ -15,10 +15,10 @@ def writable(array: Array) -> Array:
 
 
 def tensor_of(torch: Any, array: Array) -> Any:
-    given = writable(array)
+    writable_array = writable(array)
     if array.dtype != DATATYPES[BF16]:
-        return torch.from_numpy(given)
-    return torch.from_numpy(given.view("<i2")).view(torch.bfloat16)
+        return torch.from_numpy(writable_array)
+    return torch.from_numpy(writable_array.view("<i2")).view(torch.bfloat16)
 
 
 def array_of(torch: Any, tensor: Any) -> Array:
