@@ -262,24 +262,24 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.thorough
 def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
-    answer = call("run", str(live), "--out", "first", "--json")
-    answer = answer.json
+    outcome = call("run", str(live), "--out", "first", "--json")
+    answer = outcome.json
     assert (answer["live"], answer["over"], answer["gpus"]) == (True, "the search is done", 2)
     assert answer["best"]["configuration"] == {"rate": 0.5}
     assert answer["best"]["value"] == pytest.approx(0.9)  # after 9 iterations, whoever trained them where
     failed = [candidate for candidate in answer["by_candidate"] if candidate["standing"] == "failed"]
     assert [candidate["configuration"]["rate"] for candidate in failed] == [1.0]
     assert "too fast" in failed[0]["reason"]
-    assert "live on 2 emulated GPUs" in answer.err
-    assert "candidate 4 failed: ValueError: too fast" in answer.err
+    assert "live on 2 emulated GPUs" in outcome.err
+    assert "candidate 4 failed: ValueError: too fast" in outcome.err
     kept = Path(answer["best"]["checkpoint"])
     assert kept == Path("first/live/dynamic-fluid-0/checkpoints/2/9.pt")
     assert f"its checkpoint: {kept}" in Path("first/tables.txt").read_text()
     assert "1 of 5 candidates failed; the first, candidate 4: ValueError: too fast" in " ".join(
         Path("first/tables.txt").read_text().split()
     )
-    assert "trials 0 done" in answer.err
-    assert "best 0.9, candidate 2: rate=0.5" in answer.err
+    assert "trials 0 done" in outcome.err
+    assert "best 0.9, candidate 2: rate=0.5" in outcome.err
     assert Path("first/live/dynamic-fluid-0/journal.jsonl").is_file()
     assert Path("first/plots/trials.png").is_file()
     assert "--resume" in Path("first/README.txt").read_text()

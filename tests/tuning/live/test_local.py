@@ -381,7 +381,7 @@ def test_lanes_are_threads_of_one_process() -> None:
 ORPHANS = """
 import os, sys, time
 from astrarium.tuning.live.local import LocalTrialBackend
-from astrarium.tuning.live.training import Emulated
+from astrarium.tuning.live.training.workers import Emulated
 from astrarium.tuning.live.backend import Iterated, Work
 from astrarium.tuning.runtime import Place
 
