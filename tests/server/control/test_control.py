@@ -207,6 +207,19 @@ def test_a_worker_is_found_stuck_beside_a_policy_that_thinks_most_of_the_time() 
     assert stage.fleet.restarts == 1
 
 
+def test_a_policy_that_does_not_come_back_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(gpus=1)
+    stage.wait(10_000)
+    assert stage.coordinator.thinking_for() == 0
+    stage.scheduler.thinking_since = stage.loop.now - 6000 * MILLISECOND
+    for _ in range(2):
+        stage.coordinator.sync()
+    assert stage.coordinator.thinking_for() == 6000 * MILLISECOND
+    assert [
+        record.getMessage() for record in caplog.records if "has thought for 5 s" in record.getMessage()
+    ] == [f"the policy {stage.coordinator.plan.policy_name} has thought for 5 s: calls wait for it"]
+
+
 def test_no_worker_is_pinged_while_nobody_hears_its_answer() -> None:
     stage = Stage(gpus=1)
     assert stage.fleet.idle() == [0]
