@@ -239,6 +239,8 @@ while True:
     time.sleep(0.001)
 """
 WRITE = "(at / 'checkpoint').write_text(os.environ['ASTRARIUM_RUN'])"
+# drafts of a checkpoint: an errand that clears them away is there for as long as it takes to be seen
+LITTER = "[(at / f'.checkpoint.{number}').touch() for number in range(50_000)]"
 
 
 def clearing(top: Path) -> list[Path]:
@@ -254,8 +256,8 @@ def clearing(top: Path) -> list[Path]:
 def test_an_errand_that_is_halted_keeps_no_other_app_waiting(open_path: Path) -> None:
     """A checkpoint on the left machine is to be cleared away, and its owner does not let it be."""
     with two_hosts(open_path) as (office, left, right):
-        for run, machine in ((1, "left.1"), (2, "right.1")):
-            office.started(on(run, evil(WRITE), machine))
+        for run, machine, code in ((1, "left.1", f"{WRITE}; {LITTER}"), (2, "right.1", WRITE)):
+            office.started(on(run, evil(code), machine))
             assert office.seen(run).ended == "finished"
             office.forget(run)
         [top] = left.folder.glob("*/apps/0-app")
