@@ -9,7 +9,7 @@ import msgspec
 
 from astrarium.core.choice import DEFAULT_SEED, Choice, Seed
 from astrarium.core.errors import InputError
-from astrarium.core.profiles import Dynamic, Profile
+from astrarium.core.profiles import Dynamic, Profile, profile_by_length
 from astrarium.core.quantities import (
     MILLISECOND,
     SECOND,
@@ -111,6 +111,11 @@ class Scenario(msgspec.Struct, frozen=True):
     def dynamic(self) -> bool:
         """Whether some model's execution times are distributions."""
         return any(isinstance(model.profile, Dynamic) for model in self.models.values())
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether some model's requests are of unequal length."""
+        return any(profile_by_length(model.profile) is not None for model in self.models.values())
 
     @property
     def duration(self) -> Duration:
