@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -87,11 +88,13 @@ inline std::vector<protocol::Spec> specs_of(nb::list given) {
   std::vector<protocol::Spec> specs;
   for (nb::handle spec : given) {
     using Limits = std::tuple<std::int64_t, std::int64_t, std::string>;
-    const auto [name, type, shape, limits] =
-        nb::cast<std::tuple<std::string, std::string, protocol::Shape, std::optional<Limits>>>(spec);
+    using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
+    const auto [name, type, shape, limits, ranges] =
+        nb::cast<std::tuple<std::string, std::string, protocol::Shape, std::optional<Limits>, Ranges>>(spec);
     const protocol::Datatype* known = protocol::datatype(type);
     if (known == nullptr) throw std::invalid_argument("no datatype " + type);
-    specs.push_back({name, known, shape});
+    if (!ranges.empty() && ranges.size() != shape.size()) throw std::invalid_argument("a range for each dimension");
+    specs.push_back({name, known, shape, std::nullopt, ranges});
     if (limits) specs.back().limits = std::make_from_tuple<protocol::Limits>(*limits);
   }
   return specs;

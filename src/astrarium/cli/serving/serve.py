@@ -109,7 +109,7 @@ def curl_line(running: RunningServer, address: str, options: ServerOptions) -> s
     inputs = [
         {"name": spec.name, "datatype": spec.datatype, "shape": shape, "data": _example(spec, shape)}
         for spec in card.inputs
-        for shape in [[1, *(max(size, 1) for size in spec.shape)]]
+        for shape in [[1, *examples.shape_of(spec, min)]]
     ]
     body = msgspec.json.encode({"inputs": inputs}).decode()
     trust = f"--cacert {quote(options.tls.cert)} " if options.tls else ""
