@@ -104,6 +104,8 @@ def curl_line(running: RunningServer, address: str, options: ServerOptions) -> s
 
     import msgspec
 
+    from astrarium.serving.live.backends import examples
+
     cards = [card for card in running.service.cards() if card.state == "READY"]
     card = next((card for card in cards if card.platform != "emulated"), cards[0])
     inputs = [
