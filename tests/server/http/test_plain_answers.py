@@ -80,7 +80,7 @@ def test_a_shape_of_a_thousand_dimensions_goes_the_long_way(thread: NetworkThrea
 
 def test_every_half_precision_number_is_written_and_read_as_numpy_does(thread: NetworkThread) -> None:
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    thread.serve(50, "halves", [("A", "FP16", [-1], None, [])], [("X", "FP16", [-1], None, [])], 1)
+    thread.serve(50, "halves", [("A", "FP16", [-1], None)], [("X", "FP16", [-1], None)], 1)
     for part in np.array_split(every, 16):
         finite = np.where(np.isfinite(part), part, np.float16(0))
         body = {"inputs": [tensor("A", "FP16", finite[None].astype(float))]}
@@ -96,7 +96,7 @@ def test_every_half_precision_number_is_written_and_read_as_numpy_does(thread: N
 @settings(max_examples=300, deadline=None)
 def test_a_number_becomes_the_nearest_half(value: float) -> None:
     thread = the_thread()
-    thread.serve(51, "half", [("A", "FP16", [1], None, [])], [("X", "FP16", [1], None, [])], 1)
+    thread.serve(51, "half", [("A", "FP16", [1], None)], [("X", "FP16", [1], None)], 1)
     call = thread.read(request(json.dumps({"inputs": [tensor("A", "FP16", [[value]])]}).encode(), "half"))
     try:
         expected = struct.pack("<e", value)

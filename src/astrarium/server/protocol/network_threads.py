@@ -93,13 +93,15 @@ class NativeThreads:
 
 def native_specs(specs: Iterable[TensorSpec]) -> list[Spec]:
     """Return tensors as native threads are told of them."""
-    return [(spec.name, spec.datatype, list(spec.shape), _limits(spec), _ranges(spec)) for spec in specs]
+    return [_native_spec(spec) for spec in specs]
 
 
-def _ranges(spec: TensorSpec) -> list[tuple[int, int]]:
-    """Return the lowest and the highest size of each dimension; nothing where no dimension has a range."""
-    sizes = [spec.sizes_of(place) or _ANY for place in range(len(spec.shape))] if spec.ranges else []
-    return [(int(low), int(high)) for low, high in sizes]
+def _native_spec(spec: TensorSpec) -> Spec:
+    """Return a tensor; the lowest and the highest size of each dimension where any has a range."""
+    plain = spec.name, spec.datatype, list(spec.shape), _limits(spec)
+    if not spec.ranges:
+        return plain
+    return (*plain, [spec.sizes_of(place) or _ANY for place in range(len(spec.shape))])
 
 
 def _limits(spec: TensorSpec) -> Limits | None:
