@@ -139,7 +139,7 @@ def test_a_model_whose_times_vary_promises_nothing() -> None:
 
 
 def test_by_its_profile_a_model_answers_so_many() -> None:
-    """The best batch takes a millisecond for each request, there are two GPUs, and of 25 ms a tenth is spare."""
+    """The best batch takes a millisecond a request, there are two GPUs, and a tenth of 25 ms is spare."""
     calls = Calls()
     assert not calls.too_many(45)
     assert calls.too_many(46)
