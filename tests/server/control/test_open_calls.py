@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -61,7 +61,7 @@ class Served:
             }
         )
         setup = build.setup(scenario)
-        policy = build.policy(scenario, setup)
+        policy: Any = build.policy(scenario, setup)
         parameters = _simulator.Parameters(policy.native, *policy.native_parameters())
         until = [(round(end * SECOND), clients, rate) for end, clients, rate in phases]
         outcomes = _testing.serve_clients(native_setup(_simulator, setup), parameters, until, WAY, slower)
