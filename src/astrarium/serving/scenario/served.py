@@ -11,6 +11,7 @@ from astrarium.core.errors import InputError, one_of, written_in
 from astrarium.serving.scenario.schema import ModelEntry
 from astrarium.serving.scenario.server_options import ServerOptions, Tls
 from astrarium.serving.scenario.tensor_entries import MODEL, BackendChoice, TensorEntry
+from astrarium.serving.scenario.tokenization import TEXT, Tokenization, check_texts
 
 if TYPE_CHECKING:
     from astrarium.serving.live.backends.contract import ModelFiles
@@ -24,15 +25,21 @@ def check_served(entry: ModelEntry, field: str) -> None:
     """Check what the simulator ignores of a model."""
     if entry.accepts and entry.preprocess is None:
         raise InputError(f"{field}.accepts", None, "`preprocess` beside it: what turns these into the inputs")
+    if isinstance(entry.preprocess, Tokenization):
+        check_texts(entry.accepts, f"{field}.accepts")
     for side in ("inputs", "outputs", "accepts"):
         _check_tensors(getattr(entry, side), f"{field}.{side}")
     _check_unlimited(entry.outputs, f"{field}.outputs")
+    _check_filled(entry, field)
 
 
 def specs(tensors: tuple[TensorEntry, ...]) -> tuple[TensorSpec, ...]:
     from astrarium.serving.live.tensors import TensorSpec
 
-    return tuple(TensorSpec(**msgspec.structs.asdict(tensor)) for tensor in tensors)
+    return tuple(
+        TensorSpec(tensor.name, tensor.datatype, tensor.sizes, tensor.values, tensor.finite, tensor.ranges)
+        for tensor in tensors
+    )
 
 
 def server_options(options: ServerOptions, base: Path, serving: bool) -> ServerOptions:
@@ -59,9 +66,8 @@ def read_backend(entry: ModelEntry, name: str, base: Path) -> BackendChoice:
     backend, options = _only_choice(entry.backend, field)
     from astrarium.serving.live.backends.contract import ModelFiles
 
-    files = ModelFiles(
-        name, backend, options, specs(entry.inputs), specs(entry.outputs), entry.max_batch, base
-    )
+    tensors = specs(entry.inputs), specs(entry.outputs)
+    files = ModelFiles(name, backend, options, *tensors, entry.max_batch, base, entry.lengths, entry.mask)
     return BackendChoice(backend, _options(files, field))
 
 
@@ -95,20 +101,42 @@ def _check_tensors(tensors: tuple[TensorEntry, ...], field: str) -> None:
             raise InputError(f"{field}[{place}].name", name, expected)
 
 
+def _check_filled(entry: ModelEntry, field: str) -> None:
+    """Check the inputs that the server fills; a worker does it where a model file tells the inputs."""
+    if not entry.inputs or not (entry.lengths or entry.mask):
+        return
+    from astrarium.serving.live.fills import marked
+
+    try:
+        marked(specs(entry.inputs), entry.lengths, entry.mask)
+    except InputError as error:
+        raise error.at(field) from None
+
+
 def _check_unlimited(outputs: tuple[TensorEntry, ...], field: str) -> None:
     for place, output in enumerate(outputs):
-        for limit, value in (("values", output.values), ("finite", output.finite)):
+        limits = (("values", output.values), ("finite", output.finite), ("shape", output.ranges))
+        for limit, value in limits:
             if value:
                 expected = "to be left out: only what clients send is checked"
                 raise InputError(f"{field}[{place}].{limit}", value, expected)
 
 
-def read_preprocess(reference: str | None, base: Path, field: str) -> str | None:
-    if reference is None:
+def read_preprocess(choice: str | Tokenization | None, base: Path, field: str) -> str | Tokenization | None:
+    """Return what makes the inputs, with an absolute file name."""
+    if choice is None:
         return None
-    from astrarium.serving.live.backends.references import resolved
+    from astrarium.serving.live.backends.references import existing, resolved
 
-    return resolved(reference, base, field)
+    if isinstance(choice, str):
+        return resolved(choice, base, field)
+    path = existing(choice.tokenizer, base, f"{field}.tokenizer")
+    return msgspec.structs.replace(choice, tokenizer=str(path))
+
+
+def read_accepts(entry: ModelEntry) -> tuple[TensorEntry, ...]:
+    """Return what clients send where that is not what the model takes: to a tokenizer, a text."""
+    return entry.accepts or ((TEXT,) if isinstance(entry.preprocess, Tokenization) else ())
 
 
 def _file(name: str, base: Path, field: str, needed: bool) -> str:
