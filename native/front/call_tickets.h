@@ -75,10 +75,10 @@ class CallTickets {
       return turn_away(model, RefusedFor::kBadRequest);
     const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
     const SequenceWrite let_in(origin_.admitted);
-    const Verdict verdict = exchange_.admission.admit(model.index, objective, ticket.received, now);
+    const Verdict verdict = exchange_.admission.admit(model.index, objective, ticket.received, now, ticket.weight);
     if (verdict == Verdict::kClosed) return {false, "closed"};
     if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - ticket.received);
-    if (!place(ticket, model)) return refuse_for_memory(model);
+    if (!place(ticket, model)) return refuse_for_memory(ticket, model);
     ticket.connection = connection;
     unused_.pop_back();
     return hand_over(ticket, caller) ? Taking{true} : refuse_as_full(ticket, model);
@@ -116,8 +116,9 @@ class CallTickets {
     }
     const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
     const SequenceWrite let_in(origin_.admitted);
-    const Verdict verdict =
-        is_served ? exchange_.admission.admit(model.index, objective, ticket.received, now) : Verdict::kClosed;
+    const Verdict verdict = is_served
+                                ? exchange_.admission.admit(model.index, objective, ticket.received, now, ticket.weight)
+                                : Verdict::kClosed;
     if (verdict == Verdict::kTaken) return hand_over(ticket, caller) ? Taking{true} : refuse_as_full(ticket, model);
     put_back(ticket);
     if (verdict != Verdict::kClosed) return refuse(model, verdict, objective, now - ticket.received);
@@ -187,6 +188,8 @@ class CallTickets {
     ticket.deadline = received + objective;
     ticket.application = model.application_of(ticket.call);
     if (ticket.application < 0) return "application";
+    ticket.length = model.length_of(ticket.call);
+    ticket.weight = exchange_.admission.weigh(model.index, ticket.length);
     const std::size_t inputs = ticket.call.block_bytes(), rows = static_cast<std::size_t>(ticket.rows),
                       most = exchange_.arena.size();
     ticket.reply_bytes = model.reply_capacity(inputs, rows);
@@ -299,8 +302,9 @@ class CallTickets {
 
   Taking refuse_as_full(ClientTicket& ticket, const ServedModel& model) {
     ticket.caller = nullptr;
+    const Weight weight = ticket.weight;
     put_back(ticket);
-    exchange_.admission.ended(model.index);
+    exchange_.admission.ended(model.index, weight);
     return refuse(model, Verdict::kFull, 0, 0);
   }
 
@@ -314,8 +318,8 @@ class CallTickets {
     return turn_away(model, verdict == Verdict::kTooLate ? RefusedFor::kDeadline : RefusedFor::kOverloaded);
   }
 
-  Taking refuse_for_memory(const ServedModel& model) {
-    exchange_.admission.ended(model.index);
+  Taking refuse_for_memory(const ClientTicket& ticket, const ServedModel& model) {
+    exchange_.admission.ended(model.index, ticket.weight);
     refusals_.no_memory();
     return turn_away(model, RefusedFor::kOverloaded);
   }
@@ -367,7 +371,7 @@ class CallTickets {
       note(ticket, model, has_answer, now);
       origin_.back.drop();
     }
-    exchange_.admission.ended(ticket.model);
+    exchange_.admission.ended(ticket.model, ticket.weight);
   }
 
   void note(const ClientTicket& ticket, const ServedModel& model, bool has_answer, Time now) {
