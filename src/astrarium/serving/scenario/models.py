@@ -21,7 +21,7 @@ from astrarium.serving.traces import read_samples
 
 if TYPE_CHECKING:
     pass
-from astrarium.serving.scenario.served import check_served, read_backend, read_preprocess
+from astrarium.serving.scenario.served import check_served, read_accepts, read_backend, read_preprocess
 
 ZOO = "zoo:"
 PROFILE_FORM = (
@@ -82,7 +82,14 @@ class ModelReader:
         backend = read_backend(entry, name, self._base)
         preprocess = read_preprocess(entry.preprocess, self._base, f"{field}.preprocess")
         _check_parallel(entry.parallel, f"{field}.parallel")
-        read = {"profile": profile, "slo": slo, "backend": backend, "preprocess": preprocess, "copies": None}
+        read = {
+            "profile": profile,
+            "slo": slo,
+            "backend": backend,
+            "preprocess": preprocess,
+            "accepts": read_accepts(entry),
+            "copies": None,
+        }
         model = Model(**{**msgspec.structs.asdict(entry), **read})
         if entry.copies is None:
             return [(name, model)]
