@@ -1,4 +1,4 @@
-"""Models whose requests have lengths: a launch takes its time whatever it launches, then time grows with tokens."""
+"""Models whose requests have lengths: short batches take what a launch takes, long ones grow with tokens."""
 
 from __future__ import annotations
 
