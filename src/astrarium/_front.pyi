@@ -103,8 +103,11 @@ class Admission:
     def look(self, now: int) -> None:
         """Follow the rates at which calls have been answered."""
 
-    def count_answer(self, model: int) -> None:
-        """Count an answer, for the rate of a model."""
+    def count_answer(self, model: int, at: int) -> None:
+        """Count an answer in time, for the rate of a model."""
+
+    def count_lost(self, model: int) -> None:
+        """Count a call that was let in and not answered in time."""
 
 class Exchange:
     """An exchange is what network threads, Python and the scheduler share: memory, tickets in rings, who is
