@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from astrarium.core.errors import InputError
 from astrarium.core.profiles import ByLength, Kinds, Linear, profile_by_length
 from astrarium.core.quantities import Duration
-from tests.support.length_cases import profile
+from tests.serving.scenario.texts import profile
 from tests.support.rival_runs import ms
 
-ROWS = {"_16": {1: 1.0, 4: 2.0}, "_32": {1: 2.0, 4: 4.0}}
+ROWS = {16: {1: 1.0, 4: 2.0}, 32: {1: 2.0, 4: 4.0}}
 
 
 def test_a_rounded_profile_runs_at_measured_lengths_only() -> None:
-    rounded = profile(rounded=True, **ROWS)
+    rounded = profile(ROWS, rounded=True)
     assert [rounded.rounded_up(length) for length in (1, 16, 17, 32)] == [16, 16, 32, 32]
     assert rounded.times(17) == rounded.times(32)
     assert rounded.times(3) == rounded.times(16)
@@ -26,23 +26,23 @@ def test_a_rounded_profile_runs_at_measured_lengths_only() -> None:
 
 
 def test_between_measured_lengths_lie_straight_lines() -> None:
-    straight = profile(**ROWS)
+    straight = profile(ROWS)
     assert straight.times(24)[0] == ms(1.5)
     assert straight.times(24)[3] == ms(3)
     assert straight.rounded_up(17) == 17
 
 
 def test_below_the_shortest_measured_length_it_is_that_of_the_shortest() -> None:
-    assert profile(**ROWS).times(1) == profile(**ROWS).times(16)
+    assert profile(ROWS).times(1) == profile(ROWS).times(16)
 
 
 def test_policies_are_told_the_longest_unless_they_ask() -> None:
-    assert next(iter(profile(**ROWS).batch_times())) == ms(2)
-    assert profile(**ROWS).longest == 32
+    assert next(iter(profile(ROWS).batch_times())) == ms(2)
+    assert profile(ROWS).longest == 32
 
 
 def test_policies_plan_with_small_steps_between_measured_lengths() -> None:
-    buckets = profile(_10={1: 1.0}, _1000={1: 10.0}).buckets()
+    buckets = profile({10: {1: 1.0}, 1000: {1: 10.0}}).buckets()
     lengths = list(buckets)
     assert lengths[0] == 10
     assert lengths[-1] == 1000
@@ -53,13 +53,13 @@ def test_policies_plan_with_small_steps_between_measured_lengths() -> None:
 
 
 def test_lengths_that_lie_close_have_no_steps_between() -> None:
-    assert list(profile(_1={1: 1.0}, _2={1: 1.0}, _3={1: 2.0}).buckets()) == [1, 2, 3]
+    assert list(profile({1: {1: 1.0}, 2: {1: 1.0}, 3: {1: 2.0}}).buckets()) == [1, 2, 3]
 
 
 @given(length=st.integers(1, 32))
 def test_a_bucket_is_never_planned_shorter_than_its_requests_take(length: int) -> None:
     for rounded in (True, False):
-        known = profile(rounded=rounded, **ROWS)
+        known = profile(ROWS, rounded)
         bucket = next(longest for longest in known.buckets() if longest >= length)
         assert known.buckets()[bucket] >= known.times(length)
 
@@ -88,13 +88,13 @@ def test_an_error_names_what_is_wrong(lengths: dict[int, dict[int, int]], field:
 
 
 def test_longer_requests_may_run_in_smaller_batches_only() -> None:
-    known = profile(_16={1: 1.0, 8: 2.0}, _32={1: 1.0, 2: 2.0})
+    known = profile({16: {1: 1.0, 8: 2.0}, 32: {1: 1.0, 2: 2.0}})
     assert len(known.times(24)) == 2
     assert len(known.times(16)) == 8
 
 
 def test_the_lengths_of_a_model_are_found_whatever_its_gpus() -> None:
-    by_length = profile(**ROWS)
+    by_length = profile(ROWS)
     assert profile_by_length(by_length) is by_length
     assert profile_by_length(Kinds({"A": by_length, "B": by_length})) is by_length
     assert profile_by_length(Linear(Duration(1), Duration(1))) is None

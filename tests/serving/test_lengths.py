@@ -10,7 +10,7 @@ from astrarium.core.quantities import FOREVER
 from astrarium.serving.contract import Dispatch, Lengths, RequestArrived, Together
 from astrarium.serving.state import Batch, ServingState
 from astrarium.serving.world import LengthTruth, TableTruth, runs_of
-from tests.support.length_cases import model_with_lengths, profile, requests_of, setup_with_lengths
+from tests.serving.scenario.texts import model_with_lengths, profile, requests_of, setup_with_lengths
 from tests.support.rival_runs import ms
 
 
@@ -72,7 +72,7 @@ def test_the_books_refuse_a_batch_that_cannot_run() -> None:
         sent(0, 1, 2)
 
 
-TRUTH = {"_16": {1: 1.0, 4: 2.0}, "_32": {1: 3.0, 4: 4.0}}
+TRUTH = {16: {1: 1.0, 4: 2.0}, 32: {1: 3.0, 4: 4.0}}
 BATCH = [(0, 10), (1, 12), (2, 12), (3, 24)]
 
 
@@ -89,7 +89,7 @@ BATCH = [(0, 10), (1, 12), (2, 12), (3, 24)]
 def test_a_batch_takes_what_its_runs_take(
     rounded: bool, together: Together, runs: list[tuple[int, int]], takes: float
 ) -> None:
-    known = profile(rounded, together, **TRUTH)
+    known = profile(TRUTH, rounded, together)
     requests = list(requests_of(setup_with_lengths(), BATCH))
     assert runs_of(requests, known) == runs
     truth = LengthTruth({0: [known]}, TableTruth.of(setup_with_lengths()))
@@ -98,7 +98,7 @@ def test_a_batch_takes_what_its_runs_take(
 
 def test_together_by_bucket_needs_the_buckets_that_policies_know() -> None:
     """Between measured lengths there are steps; those who share a run are of one step, not of one length."""
-    known = profile(together="bucket", _16={1: 1.0, 2: 1.0}, _80={1: 2.0, 2: 2.0})
+    known = profile({16: {1: 1.0, 2: 1.0}, 80: {1: 2.0, 2: 2.0}}, together="bucket")
     longest = tuple(known.buckets())
     assert longest[1] - longest[0] > 1
     setup = setup_with_lengths(longest=longest)
@@ -109,8 +109,8 @@ def test_together_by_bucket_needs_the_buckets_that_policies_know() -> None:
 
 
 def test_every_gpu_has_its_own_profile_and_other_models_their_tables() -> None:
-    slow = profile(_16={1: 8.0})
-    fast = profile(_16={1: 1.0})
+    slow = profile({16: {1: 8.0}})
+    fast = profile({16: {1: 1.0}})
     setup = setup_with_lengths(gpus=2)
     truth = LengthTruth({0: [slow, fast]}, TableTruth.of(setup))
     [request] = requests_of(setup, [(0, 16)])

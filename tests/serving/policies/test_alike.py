@@ -22,7 +22,7 @@ from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import build
 from astrarium.serving.state import ServingState
 from astrarium.testing.serving.cases import cluster, roomy
-from tests.support.length_cases import model_with_lengths, requests_of, setup_with_lengths, texts
+from tests.serving.scenario.texts import model_with_lengths, requests_of, setup_with_lengths, texts
 
 OURS = "astrarium"
 BUSY = {"workload": {"rate": "6000/s", "duration": "300ms"}}

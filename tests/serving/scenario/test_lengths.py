@@ -14,7 +14,7 @@ from astrarium.core.profiles import ByLength
 from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.serving.level import events, run
 from astrarium.serving.scenario import Scenario, build, parse
-from tests.support.length_cases import TEXTS, texts
+from tests.serving.scenario.texts import TEXTS, texts
 
 TABLE = {"profile": {"table": ["1ms", "2ms"]}, "slo": "20ms"}
 NO_LENGTHS = {"cluster": {"gpus": 1}, "models": {"plain": TABLE}}
@@ -25,7 +25,7 @@ def drawn(lengths: Any) -> set[int]:
 
 
 def raw(**workload: Any) -> dict[str, Any]:
-    data = yaml.safe_load(TEXTS)
+    data: dict[str, Any] = yaml.safe_load(TEXTS)
     data["models"]["plain"] = TABLE
     data["workload"] |= workload
     return data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import yaml
@@ -58,10 +58,12 @@ def requests_of(setup: Setup, arrivals: Iterable[tuple[float, int]]) -> tuple[Re
     )
 
 
-def profile(rounded: bool = False, together: Together = "padded", **rows: dict[int, float]) -> ByLength:
-    """Return a profile of rows such as `_16={1: 1, 4: 2}`, in milliseconds."""
+def profile(
+    rows: Mapping[int, Mapping[int, float]], rounded: bool = False, together: Together = "padded"
+) -> ByLength:
+    """Return a profile of rows such as {16: {1: 1, 4: 2}}, in milliseconds."""
     lengths = {
-        int(name[1:]): {size: Duration(ms(time)) for size, time in row.items()} for name, row in rows.items()
+        length: {size: Duration(ms(time)) for size, time in row.items()} for length, row in rows.items()
     }
     return ByLength(lengths, rounded, together)
 
