@@ -6,7 +6,8 @@ import astrarium._simulator
 
 Shape = Sequence[int]
 Limits = tuple[int, int, str]  # bounds as `native_bounds` has them, and what would be right
-Spec = tuple[str, str, Shape, Limits | None]
+Ranges = Sequence[tuple[int, int]]  # lowest and highest size of each dimension
+Spec = tuple[str, str, Shape, Limits | None] | tuple[str, str, Shape, Limits | None, Ranges]
 Sum = tuple[int, int]  # a count, and nanoseconds
 Histogram = tuple[list[int], int]  # counts by upper bound, and nanoseconds
 Tally = tuple[

@@ -100,6 +100,10 @@ class ByLength(Profile, frozen=True):
                 Table(points)
             except InputError as error:
                 raise error.at(f"lengths.{length}") from None
+        if self.together == "bucket" and not self.rounded:
+            raise InputError(
+                "together", self.together, "`rounded: true` beside it: buckets are what is rounded to"
+            )
         self._check_rising()
 
     def _check_rising(self) -> None:

@@ -93,7 +93,7 @@ def by_twin(
     arrivals: Arrivals | None = None,
 ) -> ServingRecord | None:
     """Simulate on the native twin, where the policy has one."""
-    if not has_twin(policy) or scenario.has_lengths:
+    if not has_twin(policy):
         return None
     took = Stopwatch()
     setup = build.setup(scenario) if setup is None else setup
