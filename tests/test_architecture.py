@@ -60,6 +60,7 @@ CORE_EXCEPTIONS: dict[str, set[str]] = {
     "processes": {"numpy.random"},  # the type of the generator it is handed
     "streams": {"numpy.random"},  # makes the random streams that others are handed
     "distributions": {"numpy.random"},  # the type of the generator it is handed
+    "lengths": {"numpy.random"},  # the type of the generator it is handed
 }
 
 

@@ -201,7 +201,7 @@ def ran(kind: type[Eager], case: Scenario) -> tuple[Any, ServingState, list[Step
     state = ServingState(setup)
     world = ServingWorld(setup, build.truth(case, setup, arrivals), build.profiler(case, arrivals, policy))
     engine: Engine[Any, Any, Any] = Engine(state, policy, validate=True, record=steps.append)
-    simulate(engine, events(arrivals, build.deadlines(arrivals, setup)), world)
+    simulate(engine, events(arrivals, setup), world)
     return policy, state, steps
 
 

@@ -51,5 +51,5 @@ def played(case: Scenario, kind: type[Orloj] = Orloj) -> tuple[Any, ServingState
     profiler = build.profiler(case, arrivals, policy)
     state = ServingState(setup)
     engine: Engine[Any, Any, Any] = Engine(state, policy, validate=True, record=steps.append)
-    simulate(engine, events(arrivals, build.deadlines(arrivals, setup)), ServingWorld(setup, truth, profiler))
+    simulate(engine, events(arrivals, setup), ServingWorld(setup, truth, profiler))
     return policy, state, steps

@@ -22,6 +22,7 @@ class Arrivals:
     application: Ints  # int32 index into the model's applications
     work: Ints  # int64 nanoseconds
     profiled: Bools
+    length: Ints  # int32, of models that have lengths; 0 otherwise
 
     def __len__(self) -> int:
         return len(self.time)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import count, repeat
+from itertools import count, pairwise, repeat
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -77,6 +77,92 @@ class Table(Profile, frozen=True):
         return self.points[low] + rise * (size - low) // (high - low)
 
 
+class ByLength(Profile, frozen=True):
+    """Measured times by length, then by batch size: for requests of unequal length, such as texts.
+
+    A batch takes as long as if all its requests had the length of the longest. Where it is `rounded`, batches
+    run at the measured lengths only, and shorter ones are padded to the next; else straight lines lie between
+    measured lengths. `together` says which requests can share a run: any ("padded"), those that are rounded
+    to the same length ("bucket"), or those of exactly one ("length"); a batch of others takes several runs.
+    """
+
+    form = "lengths"
+    lengths: dict[int, dict[int, Duration]]
+    rounded: bool = False
+    together: Literal["padded", "bucket", "length"] = "padded"
+
+    def __post_init__(self) -> None:
+        lengths = list(self.lengths)
+        if not lengths or lengths[0] < 1 or lengths != sorted(set(lengths)):
+            raise InputError("lengths", lengths, "lengths of at least 1 that rise")
+        for length, points in self.lengths.items():
+            try:
+                Table(points)
+            except InputError as error:
+                raise error.at(f"lengths.{length}") from None
+        self._check_rising()
+
+    def _check_rising(self) -> None:
+        for shorter, longer in pairwise(self.lengths):
+            times = zip(self._row(shorter), self._row(longer), strict=False)
+            for size, (before, after) in enumerate(times, 1):
+                if before > after:
+                    expected = f"at least {write_duration(before)}, as for the length {shorter}"
+                    raise InputError(f"lengths.{longer}.{size}", write_duration(after), expected)
+
+    @property
+    def longest(self) -> int:
+        return max(self.lengths)
+
+    def batch_times(self) -> Iterator[Time]:
+        """Return the times of batches of the longest requests."""
+        return iter(self._row(self.longest))
+
+    def buckets(self) -> dict[int, tuple[Time, ...]]:
+        """Return times by the lengths that policies plan with: each stands for those up to it from the last.
+
+        These are the measured ones, where batches are rounded up to them, and else as many between as make
+        the steps small.
+        """
+        return {length: self.times(length) for length in (self.lengths if self.rounded else self._finer())}
+
+    def times(self, length: int) -> tuple[Time, ...]:
+        """Return what batches of 1, 2, ... take whose longest request has this length."""
+        lengths = list(self.lengths)
+        place = min(bisect_left(lengths, length), len(lengths) - 1)
+        high = lengths[place]
+        if self.rounded or place == 0 or length >= high:
+            return self._row(high)
+        low = lengths[place - 1]
+        rows = zip(self._row(low), self._row(high), strict=False)
+        return tuple(before + (after - before) * (length - low) // (high - low) for before, after in rows)
+
+    def rounded_up(self, length: int) -> int:
+        """Return the length that a run has whose longest request has this one."""
+        if not self.rounded:
+            return length
+        return next(one for one in self.lengths if one >= length)
+
+    def _row(self, length: int) -> tuple[Time, ...]:
+        return _rows(tuple(self.lengths[length].items()))
+
+    def _finer(self) -> list[int]:
+        lengths = list(self.lengths)
+        steps = max(1, _BUCKETS // max(1, len(lengths) - 1))
+        between = {
+            low + (high - low) * step // steps for low, high in pairwise(lengths) for step in range(1, steps)
+        }
+        return sorted({*lengths, *between})
+
+
+_BUCKETS = 32  # about so many steps: a policy looks at each
+
+
+@lru_cache(maxsize=1024)
+def _rows(points: tuple[tuple[int, Duration], ...]) -> tuple[Time, ...]:
+    return tuple(Table(dict(points)).batch_times())
+
+
 class Kinds(Profile, frozen=True):
     """A profile for each kind of GPU, for clusters that mix them."""
 
@@ -92,6 +178,13 @@ class TimeChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     at: Duration
     time: Distribution
+
+
+def profile_by_length(profile: Profile) -> ByLength | None:
+    """Return what a profile says of lengths, on any kind of GPU: all kinds have the same ones."""
+    if isinstance(profile, Kinds):
+        profile = next(iter(profile.kinds.values()))
+    return profile if isinstance(profile, ByLength) else None
 
 
 class Application(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -81,7 +81,8 @@ class LiveService:
         self.isolation = Isolation(self.repository, self.fleet, self.coordinator, clock, self.networks.look)
         self.workers = new_workers(memory, self.fleet, HearingScheduler(scheduler, self.coordinator.collect))
         self._calibration = self.coordinator.calibration = Calibration(self._ping, clock)
-        self._preprocessor = Preprocessor(tensor_store, open_calls.inputs_made)
+        needed = self.coordinator.admission.needed
+        self._preprocessor = Preprocessor(tensor_store, open_calls.inputs_made, clock, needed)
         self._timelines = Timelines()
         self.replanner = Replanner(plan, self.coordinator, self.repository, self._calibration, clock)
         failures = FailureWatch(self.coordinator.accounts.models, clock())
@@ -129,10 +130,13 @@ class LiveService:
         """Start; return once every worker has its models. InputError names a model that cannot be loaded."""
         for model in self.plan.models:
             if model.preprocess is not None:
-                self._preprocessor.hook(model.preprocess, f"models.{model.name}.preprocess")
+                self._preprocessor.load(model.name, model.preprocess)
         self.repository.start()
         self.fleet.start(self.workers)
         await until_workers_are_up(self.plan, self.coordinator, self.repository, self.fleet, self.clock)
+        for entry in self.repository.entries:
+            if entry.state == "READY":  # of others nobody knows the inputs for certain
+                self._preprocessor.fit(entry.plan.name, entry.tensors.inputs)
         await self.replanner.begin()
         self._watch = asyncio.get_running_loop().create_task(self._look_after())
 

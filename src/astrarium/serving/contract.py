@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from typing import TypeAlias
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -53,11 +55,45 @@ class DynamicSpec(msgspec.Struct, frozen=True):
     history: tuple[tuple[Time, ...], ...]
 
 
+Together = Literal["padded", "bucket", "length"]
+
+
+class Lengths(msgspec.Struct, frozen=True):
+    """Lengths say how long batches take whose requests are of unequal length, such as texts.
+
+    Lengths are rounded up to buckets: `longest` holds the longest request of each, rising, and `latency` a
+    table for each, as `ModelSpec.latency` is one. `together` says who can share a run: with "padded" all
+    members take as long as the longest; with "bucket" only members of one bucket, and with "length" only
+    members of exactly one length, share a run, and a batch of others is several runs, one after another.
+    """
+
+    longest: tuple[int, ...]
+    latency: tuple[tuple[Time, ...], ...]
+    together: Together = "padded"
+
+    def bucket_of(self, length: int) -> int:
+        """Return the bucket of a length; the last one for any that is too long."""
+        return min(bisect_left(self.longest, length), len(self.longest) - 1)
+
+    def max_batch(self, bucket: int) -> int:
+        """Return the largest batch that can run in a bucket."""
+        return len(self.latency[bucket]) - 2
+
+    def runs(self, requests: Iterable[Request]) -> list[tuple[int, int]]:
+        """Return the runs that a batch consists of: of each its size and its bucket."""
+        if self.together == "padded":
+            buckets = [request.bucket for request in requests]
+            return [(len(buckets), max(buckets))]
+        kinds = [(one.bucket, one.length if self.together == "length" else 0) for one in requests]
+        return [(len(list(members)), kind[0]) for kind, members in groupby(sorted(kinds))]
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """A model spec is a model as policies see it: estimates, never the truth of a single request.
 
     `latency[b]` is the estimated execution time of a batch of b on the slowest kind of GPU in the
-    cluster, for b from 0 to `max_batch`, followed by FOREVER: no larger batch can run.
+    cluster, for b from 0 to `max_batch`, followed by FOREVER: no larger batch can run. Where requests have
+    `lengths`, it is that of the longest ones.
     """
 
     index: int
@@ -65,10 +101,17 @@ class ModelSpec(msgspec.Struct, frozen=True):
     slo: Time
     latency: tuple[Time, ...]
     dynamic: DynamicSpec | None = None  # None: a batch always takes what the table says
+    lengths: Lengths | None = None  # None: all requests are alike
 
     @property
     def max_batch(self) -> int:
         return len(self.latency) - 2
+
+    def can_run(self, requests: Sequence[Request]) -> bool:
+        """Whether these requests are few enough to be a batch."""
+        if self.lengths is None:
+            return len(requests) <= self.max_batch
+        return all(size <= self.lengths.max_batch(bucket) for size, bucket in self.lengths.runs(requests))
 
     def largest_batch_within(self, budget: Time) -> int:
         """Return the largest batch whose estimate fits in *budget*; 0 if not even one request does."""
@@ -112,6 +155,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     arrival: Time
     deadline: Time
     application: int = 0
+    length: int = 0  # of a model that has lengths
+    bucket: int = 0  # that the length falls in
 
 
 class RequestArrived(msgspec.Struct, frozen=True, tag=True, gc=False):

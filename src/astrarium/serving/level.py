@@ -15,7 +15,7 @@ from astrarium.core.quantities import Time
 from astrarium.run.experiment import EngineName, Progress, recorded
 from astrarium.serving.contract import Action, Event, Request, RequestArrived, Setup
 from astrarium.serving.policies import serving_policies
-from astrarium.serving.record import Ints, ServingRecord, batches_of, requests_of
+from astrarium.serving.record import ServingRecord, batches_of, requests_of
 from astrarium.serving.record import recorded as made_record
 from astrarium.serving.report import files as report
 from astrarium.serving.report.summary import summarize
@@ -71,7 +71,7 @@ def prepared(
 
     return Simulation(
         Engine(state, policy, watching.validate, watching.trace),
-        events(arrivals, deadlines),
+        events(arrivals, setup),
         ServingWorld(setup, truth, profiler),
         record,
         scenario.length,
@@ -93,7 +93,7 @@ def by_twin(
     arrivals: Arrivals | None = None,
 ) -> ServingRecord | None:
     """Simulate on the native twin, where the policy has one."""
-    if not has_twin(policy):
+    if not has_twin(policy) or scenario.has_lengths:
         return None
     took = Stopwatch()
     setup = build.setup(scenario) if setup is None else setup
@@ -101,8 +101,10 @@ def by_twin(
     return took.by(simulation.simulate(scenario, setup, policy, arrivals, progress))
 
 
-def events(arrivals: Arrivals, deadlines: Ints) -> Iterator[tuple[Time, RequestArrived]]:
+def events(arrivals: Arrivals, setup: Setup) -> Iterator[tuple[Time, RequestArrived]]:
     """Yield arrivals one by one, made in blocks so that a long run needs no list of everything."""
+    deadlines = build.deadlines(arrivals, setup)
+    buckets = build.buckets(arrivals, setup)
     for first in range(0, len(arrivals), _BLOCK):
         block = slice(first, first + _BLOCK)
         rows = zip(
@@ -110,10 +112,12 @@ def events(arrivals: Arrivals, deadlines: Ints) -> Iterator[tuple[Time, RequestA
             arrivals.model[block].tolist(),
             deadlines[block].tolist(),
             arrivals.application[block].tolist(),
+            arrivals.length[block].tolist(),
+            buckets[block].tolist(),
             strict=True,
         )
-        for id_, (at, model, deadline, application) in enumerate(rows, first):
-            yield at, RequestArrived(Request(id_, model, at, deadline, application))
+        for id_, (at, model, deadline, application, length, bucket) in enumerate(rows, first):
+            yield at, RequestArrived(Request(id_, model, at, deadline, application, length, bucket))
 
 
 _BLOCK = 65_536

@@ -133,10 +133,9 @@ class ServingState(LevelState[contract.Event, contract.Action]):
         if not requests or any(request.model != requests[0].model for request in requests):
             raise InvalidAction(f"at {now} ns: {action!r}: a batch holds requests of one model, at least one")
         model = self.setup.models[requests[0].model]
-        if len(requests) > model.max_batch:
-            raise InvalidAction(
-                f"at {now} ns: {action!r}: {model.name} runs at most {model.max_batch} at once"
-            )
+        if not model.can_run(requests):
+            most = f"at most {model.max_batch}" if model.lengths is None else "fewer of these lengths"
+            raise InvalidAction(f"at {now} ns: {action!r}: {model.name} runs {most} at once")
         run = self.ledger.open_batch(model.index, gpu.id, len(requests), now)
         gpu.batches.append(Batch(run, model.index, gpu.id, requests, action.start))
 

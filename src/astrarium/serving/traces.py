@@ -1,6 +1,6 @@
 """Traces are arrivals from files, CSV or JSON.
 
-CSV has a header `time_s,model` (or time_ms, time_us, time_ns; a column `application` may follow), JSON is
+CSV has a header `time_s,model` (or time_ms, time_us, time_ns; `application` and `length` may follow), JSON is
 `{"arrivals_ms": {model: [times]}}`."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from astrarium.core.plain_data import csv_rows, read_text
 from astrarium.core.quantities import LONGEST, MICROSECOND, MILLISECOND, SECOND, Duration, Time, read_duration
 
 UNITS = {"time_s": SECOND, "time_ms": MILLISECOND, "time_us": MICROSECOND, "time_ns": 1}
-HEADER = "a header such as time_ms,model or time_s,model,application"
+HEADER = "a header such as time_ms,model, time_s,model,application or time_s,model,length"
 JSON_FORM = 'an object {"arrivals_ms": {model: [times]}}'
 
 Kind = tuple[str, str]  # model and application; the application is empty where the trace names none
@@ -30,6 +30,7 @@ class Trace:
         self.path = path
         self.time = array("q")
         self.kind = array("i")
+        self.length: array[int] | None = None  # of each request, where the trace has them
         self.kinds: dict[Kind, str] = {}
         self._codes: dict[Kind, int] = {}
 
@@ -74,10 +75,12 @@ def _read(path: str, _modified: int, _size: int) -> Trace:
 def _read_csv(lines: Iterable[str], trace: Trace) -> None:
     rows = csv_rows(lines)
     header = [name.strip() for name in next(rows, (1, []))[1]]
-    if header[1:] not in (["model"], ["model", "application"]) or header[0] not in UNITS:
+    more = header[2:]
+    if header[1:2] != ["model"] or sorted(more) not in _MORE or header[0] not in UNITS:
         raise InputError("line 1", ",".join(header), HEADER)
     unit = UNITS[header[0]]
     last = 0
+    trace.length = array("i") if "length" in more else None
     for number, cells in rows:
         place = f"line {number}"
         if not cells:
@@ -85,7 +88,19 @@ def _read_csv(lines: Iterable[str], trace: Trace) -> None:
         if len(cells) != len(header):
             raise InputError(place, ",".join(cells), f"{len(header)} cells: {','.join(header)}")
         last = _next_time(last, cells[0], unit, place)
-        trace.add(last, (cells[1].strip(), cells[2].strip() if len(cells) > 2 else ""), place)
+        known = dict(zip(more, map(str.strip, cells[2:]), strict=True))
+        trace.add(last, (cells[1].strip(), known.get("application", "")), place)
+        if trace.length is not None:
+            trace.length.append(_length(known["length"], place))
+
+
+_MORE: tuple[list[str], ...] = ([], ["application"], ["length"], ["application", "length"])
+
+
+def _length(text: str, place: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1 << 31:
+        raise InputError(f"{place}: length", text, "a whole number of at least 1")
+    return int(text)
 
 
 def _read_json(text: str, trace: Trace) -> None:

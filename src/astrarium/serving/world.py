@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
-from astrarium.core.profiles import Dynamic
+from astrarium.core.profiles import ByLength, Dynamic
 from astrarium.core.quantities import Time
 from astrarium.run.simulate import World
 from astrarium.serving import contract
@@ -40,10 +41,43 @@ class TableTruth:
         return self._by_gpu[batch.gpu][batch.model][len(batch.requests)]
 
 
+class LengthTruth:
+    """The truth of models whose requests have lengths is a profile by length on every GPU."""
+
+    def __init__(self, profiles: Mapping[int, Sequence[ByLength]], others: Truth) -> None:
+        self._profiles = profiles  # by model, then by GPU
+        self._others = others
+        self._tables: dict[tuple[int, int, int], tuple[Time, ...]] = {}  # by model, GPU and length
+
+    def execution(self, batch: Batch) -> Time:
+        if batch.model not in self._profiles:
+            return self._others.execution(batch)
+        runs = runs_of(batch.requests, self._profiles[batch.model][batch.gpu])
+        return sum(self._times(batch, length)[size - 1] for size, length in runs)
+
+    def _times(self, batch: Batch, length: int) -> tuple[Time, ...]:
+        key = batch.model, batch.gpu, length
+        if key not in self._tables:
+            self._tables[key] = self._profiles[batch.model][batch.gpu].times(length)
+        return self._tables[key]
+
+
+def runs_of(requests: Sequence[Request], profile: ByLength) -> list[tuple[int, int]]:
+    """Return the size and the length of every run that a batch consists of."""
+    lengths = [profile.rounded_up(request.length) for request in requests]
+    if profile.together == "padded":
+        return [(len(lengths), max(lengths))]
+    exact = profile.together == "length"
+    kinds = sorted(
+        (request.length if exact else 0, run) for request, run in zip(requests, lengths, strict=True)
+    )
+    return [(len(list(members)), run) for (_, run), members in groupby(kinds)]
+
+
 class DynamicTruth:
     """*work* holds every request's own time, by its id; models without a dynamic profile follow *tables*."""
 
-    def __init__(self, work: Sequence[Time], profiles: Mapping[int, Dynamic], tables: TableTruth) -> None:
+    def __init__(self, work: Sequence[Time], profiles: Mapping[int, Dynamic], tables: Truth) -> None:
         self._work = work
         self._profiles = profiles
         self._tables = tables

@@ -263,7 +263,7 @@ def test_inputs_that_are_made_after_their_call_has_ended_keep_no_memory(tmp_path
     async def run() -> int:
         stage = Stage()
         preparer = Preprocessor(stage.tensor_store, lambda: None)
-        preparer.hook(reference, "models.m0.preprocess")
+        preparer.load("m0", reference)
         call = InferCall("m0", [Tensor("INPUT", "FP32", (1, 2), bytes(8))], 1, stage.loop.now)
         tensors = stage.repository.entries[0].tensors
         answer = asyncio.get_running_loop().create_future()

@@ -30,6 +30,10 @@ models:
         c0: 1ms
         c1: 0.5
         applications: {a: {time: {constant: 2ms}}, b: {time: {normal: {mean: 9ms, std: 1ms}}}}
+  texts:
+    profile: {table: [1ms]}
+    slo: 5ms
+    preprocess: {tokenizer: tokenizer.json, tokens: IDS, longest: 64}
 server:
   {http: 0, grpc: null, host: 0.0.0.0, queue: 5, payload: 1MiB, memory: 2MiB, log: json, record: run.trace}
 workload: {arrivals: poisson, rate: 100/s, duration: 1s}
@@ -39,6 +43,7 @@ workload: {arrivals: poisson, rate: 100/s, duration: 1s}
 def written(home: Path) -> Path:
     (home / "code.py").write_text("class Model: ...\n")
     (home / "net.onnx").write_bytes(b"")
+    (home / "tokenizer.json").write_text("{}")
     (home / "scenario.yaml").write_text(SERVED)
     return home
 

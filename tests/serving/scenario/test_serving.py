@@ -19,6 +19,7 @@ from astrarium.serving.scenario import build
 from astrarium.serving.scenario.model_files import model_files
 from astrarium.serving.scenario.server_options import ServerOptions
 from astrarium.serving.scenario.tensor_entries import Datatype
+from astrarium.serving.scenario.tokenization import TEXT, Tokenization
 from tests.serving.scenario.served import SERVED, load, written
 from tests.support.paths import ROOT
 
@@ -50,6 +51,18 @@ def test_every_field_arrives(home: Path) -> None:
     assert server.record == f"{home}/run.trace"
 
 
+def test_a_tokenizer_takes_a_text_unless_the_file_says_otherwise(home: Path) -> None:
+    texts = load(home).models["texts"]
+    assert texts.preprocess == Tokenization(f"{home}/tokenizer.json", tokens="IDS", longest=64)
+    assert texts.accepts == (TEXT,)
+    pair = "[{name: ASKED, datatype: BYTES, shape: [1]}, {name: FOUND, datatype: BYTES, shape: []}]"
+    accepts = load(home, f"models.texts.accepts={pair}").models["texts"].accepts
+    assert [tensor.name for tensor in accepts] == ["ASKED", "FOUND"]
+    third = "{name: MORE, datatype: BYTES, shape: [1]}]"
+    with pytest.raises(InputError, match="two that the tokenizer joins to a pair"):
+        load(home, f"models.texts.accepts={pair[:-1]}, {third}")
+
+
 def test_what_is_written_loads_back_equal(home: Path, tmp_path: Path) -> None:
     served = load(home)
     elsewhere = tmp_path / "elsewhere.yaml"
@@ -72,7 +85,7 @@ def test_only_serving_does_without_a_workload(home: Path) -> None:
     with pytest.raises(InputError, match=r"workload: expected a value: .*only serving does without"):
         load(home, "workload=")
     served = load(home, "workload=", serving=True)
-    assert len(build.setup(served).models) == 4
+    assert len(build.setup(served).models) == 5
     with pytest.raises(InputError, match="workload: expected a value: simulating needs this section"):
         run(served)
 
@@ -128,6 +141,21 @@ BAD = [
     ("models.real.outputs[0].values=[0, 1]", "models.real.outputs[0].values", "only what clients send"),
     ("models.real.inputs[1].name=X", "models.real.inputs[1].name", "a name of its own"),
     ("models.real.preprocess=none.py:f", "models.real.preprocess", "there is none at"),
+    ("models.texts.preprocess={tokens: X}", "models.texts.preprocess.tokenizer", "required"),
+    ("models.texts.preprocess.tokenizer=no.json", "models.texts.preprocess.tokenizer", "there is none at"),
+    ("models.texts.preprocess.longest=0", "models.texts.preprocess.longest", "a whole number >= 1"),
+    ("models.texts.preprocess.token=X", "models.texts.preprocess.token", "did you mean 'tokens'?"),
+    ("models.texts.preprocess=[a]", "models.texts.preprocess", "text"),
+    (
+        "models.texts.accepts=[{name: X, datatype: FP32, shape: [1]}]",
+        "models.texts.accepts[0].datatype",
+        "BYTES: a tokenizer takes texts",
+    ),
+    (
+        "models.texts.accepts=[{name: X, datatype: BYTES, shape: [2]}]",
+        "models.texts.accepts[0].shape",
+        "[1]: one text a row",
+    ),
     ("models.short.accepts=[{name: X, datatype: FP32, shape: []}]", "models.short.accepts", "preprocess"),
     ("models.real.priorities={0: 5ms}", "models.real.priorities.0", "a whole number >= 1"),
     ("models.real.priorities={1: 5}", "models.real.priorities.1", "a duration with its unit"),

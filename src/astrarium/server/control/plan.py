@@ -21,6 +21,7 @@ from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.model_files import model_files
 from astrarium.serving.scenario.server_options import ServerOptions
+from astrarium.serving.scenario.tokenization import Tokenization
 from astrarium.serving.twin.live import LiveTwin, faster
 
 
@@ -36,7 +37,7 @@ class ModelPlan:
     loaded: bool
     priorities: dict[int, Time]
     applications: tuple[str, ...]
-    preprocess: str | None
+    preprocess: str | Tokenization | None
     accepts: tuple[TensorSpec, ...]  # what clients send, where that is not what the model takes
 
     @property

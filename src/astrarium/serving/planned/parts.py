@@ -59,6 +59,7 @@ def part_of(arrivals: Arrivals, numbers: Ints, models: Sequence[int]) -> Arrival
         arrivals.application[numbers],
         arrivals.work[numbers],
         arrivals.profiled[numbers],
+        arrivals.length[numbers],
     )
 
 

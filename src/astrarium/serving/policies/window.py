@@ -201,8 +201,14 @@ class WindowScheduler(Generic[Queue]):
         start = max(now + self._network.delay(queue.size), free)
         self._planned[gpu].append(queue.planned())
         self._free.set(gpu, start + queue.planned())
+        changed = self._changed_by(index)
         yield contract.Dispatch(gpu, tuple([request.id for request in queue.pop_batch()]), start)
-        yield from self._update(now, index)
+        for other in changed:
+            yield from self._update(now, other)
+
+    def _changed_by(self, index: int) -> list[int]:
+        """Return the queues that the batch of a queue takes requests from."""
+        return [index]
 
     def _settle(self, now: Time, index: int, gpu: int) -> Iterator[Action]:
         """Gather a batch again for the GPU that it was given: one that starts later may be smaller."""

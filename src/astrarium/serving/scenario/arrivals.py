@@ -11,7 +11,7 @@ from astrarium.core.arrivals import Arrivals, Ints
 from astrarium.core.distributions import choose
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.processes import Floats, Stretch, Times
-from astrarium.core.profiles import Dynamic
+from astrarium.core.profiles import Dynamic, profile_by_length
 from astrarium.core.streams import stream
 from astrarium.serving.scenario.rates import spans
 from astrarium.serving.scenario.schema import Model, Scenario
@@ -20,15 +20,18 @@ from astrarium.serving.traces import Trace, read_trace
 
 
 def arrivals(scenario: Scenario) -> Arrivals:
-    return _complete(scenario, *(_traced(scenario) if scenario.workload.file else _generated(scenario)))
+    known = _traced(scenario) if scenario.workload.file else _generated(scenario)
+    return _complete(scenario, *known)
 
 
 def arrivals_at(scenario: Scenario, time: Ints, model: Ints) -> Arrivals:
     """Requests are known by this much; chance adds the rest, where models are dynamic."""
-    return _complete(scenario, time, model, _unknown_applications(scenario, model))
+    return _complete(scenario, time, model, _unknown_applications(scenario, model), None)
 
 
-def _complete(scenario: Scenario, time: Ints, model: Ints, application: Ints) -> Arrivals:
+def _complete(
+    scenario: Scenario, time: Ints, model: Ints, application: Ints, length: Ints | None
+) -> Arrivals:
     work = np.zeros(len(time), np.int64)
     profiled = np.zeros(len(time), np.bool_)
     for index, (name, spec) in enumerate(scenario.models.items()):
@@ -38,13 +41,37 @@ def _complete(scenario: Scenario, time: Ints, model: Ints, application: Ints) ->
             _draw_work(work, time, application, mine, spec.profile, scenario.seed, name)
             chances = stream(scenario.seed, "profiling", name).random(len(mine))
             profiled[mine] = chances < scenario.profiling.share
-    return Arrivals(time, model, application, work, profiled)
+    return Arrivals(time, model, application, work, profiled, _lengths(scenario, model, length))
 
 
-def _generated(scenario: Scenario) -> tuple[Ints, Ints, Ints]:
-    """Return time, model and application; -1 for an application that is still to be drawn."""
+def _lengths(scenario: Scenario, model: Ints, known: Ints | None) -> Ints:
+    """Return how long each request is, as the trace or chance has it; 0 where a model has no lengths."""
+    lengths = np.zeros(len(model), np.int32)
+    for index, (name, spec) in enumerate(scenario.models.items()):
+        by_length = profile_by_length(spec.profile)
+        if by_length is None:
+            continue
+        mine = np.flatnonzero(model == index)
+        if known is not None:
+            lengths[mine] = _checked_lengths(known[mine], by_length.longest, scenario, name)
+        else:
+            distribution = scenario.workload.lengths[name]
+            generator = stream(scenario.seed, "lengths", name)
+            lengths[mine] = distribution.sample(generator, len(mine), by_length.longest)
+    return lengths
+
+
+def _checked_lengths(lengths: Ints, longest: int, scenario: Scenario, name: str) -> Ints:
+    if len(lengths) and (largest := int(lengths.max())) > longest:
+        expected = f"lengths of at most {longest}, the longest that the profile of {name} knows"
+        raise InputError("length", largest, expected, str(scenario.workload.file))
+    return lengths
+
+
+def _generated(scenario: Scenario) -> tuple[Ints, Ints, Ints, None]:
+    """Return time, model and application; -1 for an application that is still to be drawn, as lengths are."""
     time, model = processes.merged(_streams(scenario))
-    return time, model, _unknown_applications(scenario, model)
+    return time, model, _unknown_applications(scenario, model), None
 
 
 def _unknown_applications(scenario: Scenario, model: Ints) -> Ints:
@@ -92,8 +119,8 @@ def _applications(model: Model) -> list[str]:
     return list(model.profile.applications) if isinstance(model.profile, Dynamic) else []
 
 
-def _traced(scenario: Scenario) -> tuple[Ints, Ints, Ints]:
-    """Return the same as `_generated`; a trace may leave applications to chance."""
+def _traced(scenario: Scenario) -> tuple[Ints, Ints, Ints, Ints | None]:
+    """Return the same as `_generated`; a trace may leave applications and lengths to chance."""
     trace = read_trace(str(scenario.workload.file))
     check_trace(trace, scenario.models)
     model = {name: index for index, name in enumerate(scenario.models)}
@@ -104,7 +131,8 @@ def _traced(scenario: Scenario) -> tuple[Ints, Ints, Ints]:
     kinds = np.array(numbers, np.int32)[np.frombuffer(trace.kind, np.intc)]
     time = np.frombuffer(trace.time, np.int64)
     kept = np.searchsorted(time, scenario.duration, side="left")
-    return time[:kept], kinds[:kept, 0].copy(), kinds[:kept, 1].copy()
+    length = None if trace.length is None else np.frombuffer(trace.length, np.intc)[:kept]
+    return time[:kept], kinds[:kept, 0].copy(), kinds[:kept, 1].copy(), length
 
 
 def _place(applications: Sequence[str], name: str) -> int:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from astrarium.core.choice import chosen
 from astrarium.core.distributions import Distribution
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.profiles import Dynamic, Kinds
+from astrarium.core.profiles import ByLength, Dynamic, Kinds, Profile
 from astrarium.core.quantities import Bytes, Time, write_bytes, write_duration
 from astrarium.core.streams import stream
-from astrarium.serving.contract import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.serving.contract import DynamicSpec, GpuSpec, Lengths, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler, serving_policies
 from astrarium.serving.scenario.cluster import Cluster
 from astrarium.serving.scenario.schema import Model, Scenario
-from astrarium.serving.world import Profiler, TableTruth, Truth
+from astrarium.serving.world import LengthTruth, Profiler, TableTruth, Truth
 
 if TYPE_CHECKING:
     from astrarium.core.arrivals import Arrivals, Ints
@@ -35,7 +35,8 @@ def setup(scenario: Scenario, placed: bool = False) -> Setup:
         slowest = [max(times) for times in batch_times(name, model, scenario.cluster)]
         _check_priorities(name, model, slowest[0])
         known = _dynamic(scenario, name, model)
-        models.append(ModelSpec(index, name, model.slo, latency_table(slowest), known))
+        lengths = _lengths(model, scenario.cluster)
+        models.append(ModelSpec(index, name, model.slo, latency_table(slowest), known, lengths))
     delays = scenario.network
     return Setup(
         models=tuple(models),
@@ -54,6 +55,26 @@ def _dynamic(scenario: Scenario, name: str, model: Model) -> DynamicSpec | None:
         for label, part in profile.applications.items()
     )
     return DynamicSpec(profile.c0, profile.c1, tuple(history))
+
+
+def _lengths(model: Model, cluster: Cluster) -> Lengths | None:
+    """Return what is told of a model's lengths: the slowest kind of GPU, as far as it keeps the SLO."""
+    by_kind = [profile.buckets() for profile in profiles_by_length(model.profile, cluster.kinds)]
+    if not by_kind:
+        return None
+    profile = profiles_by_length(model.profile, cluster.kinds)[0]
+    tables = []
+    for length in by_kind[0]:
+        slowest = map(max, zip(*(times[length] for times in by_kind), strict=False))
+        fitting = takewhile(lambda time: time <= model.slo, islice(slowest, model.max_batch))
+        tables.append(latency_table(list(fitting)))
+    return Lengths(tuple(by_kind[0]), tuple(tables), profile.together)
+
+
+def profiles_by_length(profile: Profile, kinds: Sequence[str]) -> list[ByLength]:
+    """Return a model's profile on each kind of GPU, where it is one by length; else none."""
+    on_kinds = [profile.on(kind) for kind in kinds]
+    return [one for one in on_kinds if isinstance(one, ByLength)]
 
 
 def _history(time: Distribution, count: int, seed: int, name: str, label: str) -> tuple[Time, ...]:
@@ -79,13 +100,25 @@ def truth_tables(scenario: Scenario, setup: Setup) -> tuple[list[int], list[list
 
 
 def truth(scenario: Scenario, setup: Setup, arrivals: Arrivals) -> Truth:
-    tables = TableTruth(*truth_tables(scenario, setup))
+    tables: Truth = TableTruth(*truth_tables(scenario, setup))
+    if by_length := _truth_by_length(scenario, setup):
+        tables = LengthTruth(by_length, tables)
     if not scenario.dynamic:
         return tables
 
     models = enumerate(scenario.models.values())
     profiles = {index: model.profile for index, model in models if isinstance(model.profile, Dynamic)}
     return DynamicTruth(arrivals.work.tolist(), profiles, tables)
+
+
+def _truth_by_length(scenario: Scenario, setup: Setup) -> dict[int, list[ByLength]]:
+    """Return the profiles of the models that have lengths, by GPU."""
+    kinds = [gpu.kind for gpu in setup.gpus]
+    known = {
+        index: profiles_by_length(model.profile, kinds)
+        for index, model in enumerate(scenario.models.values())
+    }
+    return {index: profiles for index, profiles in known.items() if profiles}
 
 
 def profiler(scenario: Scenario, arrivals: Arrivals, policy: ServingPolicy) -> Profiler | None:
@@ -114,6 +147,18 @@ def deadlines(arrivals: Arrivals, setup: Setup) -> Ints:
 
     slo = np.array([model.slo for model in setup.models], np.int64)
     return arrivals.time + slo[arrivals.model]
+
+
+def buckets(arrivals: Arrivals, setup: Setup) -> Ints:
+    """Return the bucket that the length of each request falls in; 0 where its model has none."""
+    import numpy as np
+
+    found = np.zeros(len(arrivals), np.int32)
+    for model in setup.models:
+        if model.lengths is not None:
+            mine = arrivals.model == model.index
+            found[mine] = np.searchsorted(model.lengths.longest, arrivals.length[mine])
+    return found
 
 
 def policy(scenario: Scenario, setup: Setup) -> ServingPolicy:

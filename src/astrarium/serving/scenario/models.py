@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from astrarium.core.decode import Decoder, constructed
 from astrarium.core.distributions import DISTRIBUTIONS, Constant, Distribution, Mode, Modes, Samples
 from astrarium.core.errors import InputError, did_you_mean, written_in
 from astrarium.core.plain_data import read_yaml
-from astrarium.core.profiles import Dynamic, Kinds, Linear, Profile, Table
+from astrarium.core.profiles import ByLength, Dynamic, Kinds, Linear, Profile, Table
 from astrarium.core.quantities import Duration
 from astrarium.placement.problem import parse_shape
 from astrarium.serving import zoo
@@ -20,11 +21,11 @@ from astrarium.serving.traces import read_samples
 
 if TYPE_CHECKING:
     pass
-from astrarium.serving.scenario.served import check_served, read_backend, read_preprocess
+from astrarium.serving.scenario.served import check_served, read_accepts, read_backend, read_preprocess
 
 ZOO = "zoo:"
 PROFILE_FORM = (
-    "zoo:GPU/MODEL, FILE.yaml, {alpha, beta}, {table: ...}, {kinds: ...} or {dynamic: ...}, "
+    "zoo:GPU/MODEL, FILE.yaml, {alpha, beta}, {table: ...}, {lengths: ...}, {kinds: ...} or {dynamic: ...}, "
     "such as zoo:1080Ti/ResNet50 or {alpha: 1.053ms, beta: 5.072ms}"
 )
 _MEASURED = "`astrarium profile FILE --model NAME --write` measures the profile of a model with a backend"
@@ -81,7 +82,14 @@ class ModelReader:
         backend = read_backend(entry, name, self._base)
         preprocess = read_preprocess(entry.preprocess, self._base, f"{field}.preprocess")
         _check_parallel(entry.parallel, f"{field}.parallel")
-        read = {"profile": profile, "slo": slo, "backend": backend, "preprocess": preprocess, "copies": None}
+        read = {
+            "profile": profile,
+            "slo": slo,
+            "backend": backend,
+            "preprocess": preprocess,
+            "accepts": read_accepts(entry),
+            "copies": None,
+        }
         model = Model(**{**msgspec.structs.asdict(entry), **read})
         if entry.copies is None:
             return [(name, model)]
@@ -96,6 +104,8 @@ class ModelReader:
             raise InputError(field, "nothing" if raw is None else raw, PROFILE_FORM)
         if "alpha" in raw or "beta" in raw:
             return self.decoder.decode_struct(Linear, raw, field)
+        if ByLength.form in raw:
+            return self.decoder.decode_struct(ByLength, raw, field)
         readers = {"table": self._table, "kinds": self._kinds, "dynamic": self._dynamic}
         form = _only_key(raw, list(readers), field, PROFILE_FORM)
         return readers[form](raw[form], f"{field}.{form}")
@@ -109,7 +119,9 @@ class ModelReader:
         profiles = self.decoder.decode(dict[str, Profile], raw, field)
         for kind, profile in profiles.items():
             if isinstance(profile, Dynamic | Kinds):
-                raise InputError(f"{field}.{kind}", raw[kind], "a profile that is zoo, linear or a table")
+                expected = "a profile that is zoo, linear, a table or by length"
+                raise InputError(f"{field}.{kind}", raw[kind], expected)
+        _check_lengths_of_kinds(profiles, field)
         return Kinds(profiles)
 
     def _dynamic(self, raw: Any, field: str) -> Profile:
@@ -152,12 +164,25 @@ def _check_parallel(parallel: dict[str, Parallel], field: str) -> None:
             raise InputError(
                 f"{field}.{name}", name, "several GPUs, such as op1pp2: two stages of one GPU each"
             )
-        if isinstance(part.profile, Dynamic | Kinds):
+        if isinstance(part.profile, Dynamic | Kinds | ByLength):
             raise InputError(f"{field}.{name}.profile", None, "a profile that is zoo, linear or a table")
         if not part.memory:
             raise InputError(
                 f"{field}.{name}.memory", None, "what it needs of each of its GPUs, such as 8GiB"
             )
+
+
+def _check_lengths_of_kinds(profiles: Mapping[str, Profile], field: str) -> None:
+    """Check that a model has the same lengths on every kind of GPU, or none on any."""
+    first, *others = profiles
+    for kind in others:
+        if _grid(profiles[kind]) != _grid(profiles[first]):
+            expected = f"the same lengths, `rounded` and `together` as on {first}"
+            raise InputError(f"{field}.{kind}", None, expected)
+
+
+def _grid(profile: Profile) -> Any:
+    return isinstance(profile, ByLength) and (list(profile.lengths), profile.rounded, profile.together)
 
 
 def is_profile_file(raw: Any) -> bool:

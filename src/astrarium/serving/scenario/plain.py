@@ -9,6 +9,7 @@ import msgspec
 
 from astrarium.core.decode import bare
 from astrarium.core.distributions import Constant, Distribution, Modes, Samples
+from astrarium.core.lengths import ConstantLength, LengthDistribution, SampledLength, WeightedLength
 from astrarium.core.profiles import Profile, Table
 from astrarium.core.quantities import (
     Bytes,
@@ -50,8 +51,18 @@ def _plain_struct(value: msgspec.Struct) -> Any:
         return {"modes": [_plain_fields(mode) for mode in value.modes]}
     if isinstance(value, Samples):
         return {"samples": value.file or plain_value(tuple[Duration, ...], value.times)}
+    if isinstance(value, ConstantLength):
+        return {"constant": value.length}
+    if isinstance(value, WeightedLength):
+        return {"weights": dict(value.weights)}
+    if isinstance(value, SampledLength):
+        return {"samples": value.file or list(value.lengths)}
     fields = _plain_fields(value)
-    tagged = isinstance(value, Profile | Distribution) and value.form and value.form not in fields
+    tagged = (
+        isinstance(value, Profile | Distribution | LengthDistribution)
+        and value.form
+        and value.form not in fields
+    )
     return {value.form: fields} if tagged else fields  # type: ignore[attr-defined]
 
 

@@ -17,6 +17,7 @@ from astrarium.core.plain_data import read_yaml
 from astrarium.core.quantities import Duration
 from astrarium.serving.scenario import build
 from astrarium.serving.scenario.cluster import Cluster
+from astrarium.serving.scenario.lengths import LengthReader
 from astrarium.serving.scenario.models import ModelReader, written_out
 from astrarium.serving.scenario.rates import check_rates
 from astrarium.serving.scenario.schema import DEFAULT_POLICY, Delays, Model, Preemption, Profiling, Scenario
@@ -78,6 +79,8 @@ def _parsed(raw: Any, base: Path, serving: bool, planning: bool) -> Scenario:
     fields["cluster"] = decode(Cluster, raw["cluster"], "cluster")
     if raw.get("workload") is not None:
         fields["workload"] = _workload(decode(Workload, raw["workload"], "workload"), models, base)
+        read = LengthReader(models, base, reader.decoder)
+        fields["workload"] = read.workload(fields["workload"])
     fields["server"] = server_options(decode(ServerOptions, raw.get("server") or {}, "server"), base, serving)
     for name, kind in (
         ("network", Delays),

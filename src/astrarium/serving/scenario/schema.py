@@ -9,7 +9,7 @@ import msgspec
 
 from astrarium.core.choice import DEFAULT_SEED, Choice, Seed
 from astrarium.core.errors import InputError
-from astrarium.core.profiles import Dynamic, Profile
+from astrarium.core.profiles import Dynamic, Profile, profile_by_length
 from astrarium.core.quantities import (
     MILLISECOND,
     SECOND,
@@ -21,6 +21,7 @@ from astrarium.serving.scenario.plain import plain_value
 from astrarium.serving.scenario.rates import mean_total, scaled
 from astrarium.serving.scenario.server_options import ServerOptions
 from astrarium.serving.scenario.tensor_entries import BackendChoice, TensorEntry
+from astrarium.serving.scenario.tokenization import Tokenization
 from astrarium.serving.scenario.workload import NO_WORKLOAD, NOTHING, Workload
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -52,7 +53,7 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backend: Any = None
     inputs: tuple[TensorEntry, ...] = ()  # none: the backend knows them
     outputs: tuple[TensorEntry, ...] = ()
-    preprocess: str | None = None  # Python code that runs in the frontend, FILE:NAME
+    preprocess: str | Tokenization | None = None  # in the frontend: Python code, FILE:NAME, or a tokenizer
     accepts: tuple[TensorEntry, ...] = ()  # what clients send to it; none: what the model takes
     priorities: dict[Priority, Duration] = {}  # objectives that a request may choose instead of `slo`
     loaded: bool = True  # whether it is there from the start
@@ -110,6 +111,11 @@ class Scenario(msgspec.Struct, frozen=True):
     def dynamic(self) -> bool:
         """Whether some model's execution times are distributions."""
         return any(isinstance(model.profile, Dynamic) for model in self.models.values())
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether some model's requests are of unequal length."""
+        return any(profile_by_length(model.profile) is not None for model in self.models.values())
 
     @property
     def duration(self) -> Duration:

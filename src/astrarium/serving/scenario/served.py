@@ -11,6 +11,7 @@ from astrarium.core.errors import InputError, one_of, written_in
 from astrarium.serving.scenario.schema import ModelEntry
 from astrarium.serving.scenario.server_options import ServerOptions, Tls
 from astrarium.serving.scenario.tensor_entries import MODEL, BackendChoice, TensorEntry
+from astrarium.serving.scenario.tokenization import TEXT, Tokenization, check_texts
 
 if TYPE_CHECKING:
     from astrarium.serving.live.backends.contract import ModelFiles
@@ -24,6 +25,8 @@ def check_served(entry: ModelEntry, field: str) -> None:
     """Check what the simulator ignores of a model."""
     if entry.accepts and entry.preprocess is None:
         raise InputError(f"{field}.accepts", None, "`preprocess` beside it: what turns these into the inputs")
+    if isinstance(entry.preprocess, Tokenization):
+        check_texts(entry.accepts, f"{field}.accepts")
     for side in ("inputs", "outputs", "accepts"):
         _check_tensors(getattr(entry, side), f"{field}.{side}")
     _check_unlimited(entry.outputs, f"{field}.outputs")
@@ -103,12 +106,21 @@ def _check_unlimited(outputs: tuple[TensorEntry, ...], field: str) -> None:
                 raise InputError(f"{field}[{place}].{limit}", value, expected)
 
 
-def read_preprocess(reference: str | None, base: Path, field: str) -> str | None:
-    if reference is None:
+def read_preprocess(choice: str | Tokenization | None, base: Path, field: str) -> str | Tokenization | None:
+    """Return what makes the inputs, with an absolute file name."""
+    if choice is None:
         return None
-    from astrarium.serving.live.backends.references import resolved
+    from astrarium.serving.live.backends.references import existing, resolved
 
-    return resolved(reference, base, field)
+    if isinstance(choice, str):
+        return resolved(choice, base, field)
+    path = existing(choice.tokenizer, base, f"{field}.tokenizer")
+    return msgspec.structs.replace(choice, tokenizer=str(path))
+
+
+def read_accepts(entry: ModelEntry) -> tuple[TensorEntry, ...]:
+    """Return what clients send where that is not what the model takes: to a tokenizer, a text."""
+    return entry.accepts or ((TEXT,) if isinstance(entry.preprocess, Tokenization) else ())
 
 
 def _file(name: str, base: Path, field: str, needed: bool) -> str:

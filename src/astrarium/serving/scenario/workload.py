@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -40,6 +40,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: str | None = None
     duration: Duration | None = None
     warmup: Duration = NOTHING
+    lengths: Any = None  # of requests, read by hand: by model, of those that have lengths
 
     def __post_init__(self) -> None:
         needed, useless = _FIELDS[self.arrivals]

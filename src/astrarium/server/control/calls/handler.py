@@ -18,6 +18,7 @@ from astrarium.server.control.calls.admission import RETRY_AFTER, admit, overloa
 from astrarium.server.control.calls.objectives import asks_what_was_promised, wanted
 from astrarium.server.control.calls.preprocessing import Preprocessor, made_tensor
 from astrarium.server.control.calls.refusals import refusal
+from astrarium.server.control.calls.rows_apart import answered_by_row
 from astrarium.server.control.calls.ticket import Ticket, Waiter
 from astrarium.server.control.coordinator import Coordinator
 from astrarium.server.control.health.failure_watch import FailureWatch
@@ -26,6 +27,7 @@ from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import UNSERVED
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.backends import examples
+from astrarium.serving.scenario.tokenization import Tokenization
 
 _ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
 _DECLINING = (Kind.DEADLINE, Kind.OVERLOADED)  # other refusals are the caller's fault, or known to be ours
@@ -63,6 +65,11 @@ class CallHandler:
         ]
 
     async def infer(self, call: InferCall) -> InferAnswer:
+        if call.rows > 1 and isinstance(self._repository.find(call.model).plan.preprocess, Tokenization):
+            return await answered_by_row(call, self._infer)
+        return await self._infer(call)
+
+    async def _infer(self, call: InferCall) -> InferAnswer:
         entry = self._repository.find(call.model)
         ticket = self._admit(call, entry, asyncio.get_running_loop().create_future())
         await self._ended(ticket)

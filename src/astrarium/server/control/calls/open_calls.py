@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from astrarium.server.control.accounts.causes import INPUTS
 from astrarium.server.control.calls.tensor_store import TensorStore
 from astrarium.server.control.calls.ticket import EndedBatch, Ticket
-from astrarium.serving.contract import UNSERVED
+from astrarium.serving.contract import EXPIRED, UNSERVED
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import Shapes
 
@@ -46,7 +46,7 @@ class OpenCalls:
         self.on_end = on_end
         self._numbers = count()
         self._by_number: dict[int, Ticket] = {}
-        self._without_inputs: list[Ticket] = []  # a hook is still making them
+        self._without_inputs: list[Ticket] = []  # they are still being made
 
     def __len__(self) -> int:
         return len(self._by_number) + len(self._without_inputs)
@@ -59,11 +59,13 @@ class OpenCalls:
             self._without_inputs.append(ticket)
 
     def inputs_made(self) -> None:
-        """Hand in the calls that waited for inputs that a hook has made."""
+        """Hand in the calls that waited for inputs that have been made since."""
         ready = [ticket for ticket in self._without_inputs if ticket.inputs_ready]
         self._without_inputs = [ticket for ticket in self._without_inputs if not ticket.inputs_ready]
         for ticket in ready:
-            if ticket.broken:
+            if ticket.expired:
+                self._end(ticket, Outcome.DROPPED, EXPIRED, EXPIRED)
+            elif ticket.broken:
                 self._end(ticket, Outcome.FAILED, INPUTS, ticket.broken)
             else:
                 self._hand_in(ticket)

@@ -57,7 +57,7 @@ class TensorStore:
     def outputs(self, ticket: Ticket) -> list[Tensor]:
         """Return views on the answer; rows are joined where there are several."""
         rows = [self._row(ticket, row) for row in range(ticket.call.rows)]
-        return rows[0] if len(rows) == 1 else [_joined(column) for column in zip(*rows, strict=True)]
+        return rows[0] if len(rows) == 1 else [joined(column) for column in zip(*rows, strict=True)]
 
     def settle(self, ticket: Ticket) -> None:
         """Give the block back if nobody needs it any more."""
@@ -82,7 +82,8 @@ class TensorStore:
         return list(layout.tensors_at(self.memory.view, at, specs, shapes))
 
 
-def _joined(rows: Sequence[Tensor]) -> Tensor:
+def joined(rows: Sequence[Tensor]) -> Tensor:
+    """Return one tensor of the rows of a call; ValueError where their answers have unequal shapes."""
     first = rows[0]
     if any(row.shape != first.shape for row in rows):
         raise ValueError(f"output {first.name}: the rows of one call have answers of unequal shapes")

@@ -90,6 +90,7 @@ class Ticket:
     retried: bool = False
     trial: bool = False  # a made-up call of our own, to find out whether its model works again
     inputs_ready: bool = True
+    expired: bool = False  # while it waited for its inputs, and so it has none
     broken: str = ""  # what went wrong while its inputs were made
     blamed: Kind = Kind.MODEL_FAILED  # whose fault that is
 

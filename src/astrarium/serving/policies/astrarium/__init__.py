@@ -19,12 +19,13 @@ import msgspec
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Duration, Time, write_duration
 from astrarium.serving import contract
-from astrarium.serving.contract import Action, Event, Request, Setup
+from astrarium.serving.contract import Action, Event, ModelSpec, Request, Setup
 from astrarium.serving.policies import NativeParameters, serving_policies
 from astrarium.serving.policies._rates import RateMeter
 from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.policies.astrarium import pressure
 from astrarium.serving.policies.astrarium.applications import Applications
+from astrarium.serving.policies.astrarium.lengths import LengthQueue, WaitingLengths
 from astrarium.serving.policies.astrarium.queues import DynamicQueue, RequestQueue
 from astrarium.serving.policies.window import WindowScheduler
 from astrarium.serving.state import Batch, ServingState
@@ -93,33 +94,44 @@ class Astrarium(WindowScheduler[RequestQueue]):
         return self._watched(now, events, state) if self._crowds else super().decide(now, events, state)
 
     def make_queues(self) -> list[RequestQueue]:
-        """Make a queue for each static model, and one for each application of a dynamic model.
-
-        Of the latter, as many are in use as the model has groups of applications.
+        """Make a queue for each model whose requests are alike, for each bucket of lengths, and for each
+        application of a dynamic model; of the latter, as many are in use as it has groups of applications.
         """
-        self._places: list[list[int]] = []  # by model and application: its queue
+        self._places: list[list[int]] = []  # by model, and application or bucket: its queue
         self._crowds: dict[int, Applications] = {}
         queues: list[RequestQueue] = []
         for model in self.setup.models:
-            applications = len(model.dynamic.history) if model.dynamic else 1
-            self._places.append([len(queues) + place for place in range(applications)])
-            if model.dynamic:
-                times = LearntTimes(model, BINS, self.parameters.memory, REFRESH)
-                self._crowds[model.index] = Applications(model, times, self.parameters.lines)
-                arguments = (model, self.setup.network, self.parameters, times)
-                queues += [DynamicQueue(*arguments) for _ in range(applications)]
-            else:
-                queues.append(RequestQueue(model, self.setup.network, self.parameters))
+            own = self._queues_of(model)
+            self._places.append([len(queues) + place for place in range(len(own))])
+            queues += own
         self._queues = queues
         for model_index in self._crowds:
             self._form(model_index)
         return queues
 
+    def _queues_of(self, model: ModelSpec) -> Sequence[RequestQueue]:
+        arguments = (model, self.setup.network, self.parameters)
+        if model.dynamic:
+            times = LearntTimes(model, BINS, self.parameters.memory, REFRESH)
+            self._crowds[model.index] = Applications(model, times, self.parameters.lines)
+            return [DynamicQueue(*arguments, times) for _ in model.dynamic.history]
+        if model.lengths:
+            waiting = WaitingLengths(model.lengths)
+            buckets = [self._bucket(model, latency) for latency in model.lengths.latency]
+            return [LengthQueue(bucket, *arguments[1:], waiting) for bucket in buckets]
+        return [RequestQueue(*arguments)]
+
+    @staticmethod
+    def _bucket(model: ModelSpec, latency: tuple[Time, ...]) -> ModelSpec:
+        """Return the model as if all its requests were of one bucket."""
+        return msgspec.structs.replace(model, latency=latency)
+
     def index_of(self, request: Request) -> int:
-        if not self._crowds:
-            return request.model
         places = self._places[request.model]
-        return places[request.application if len(places) > 1 else 0]
+        if len(places) == 1:
+            return places[0]
+        is_dynamic = request.model in self._crowds
+        return places[request.application if is_dynamic else request.bucket]
 
     def _form(self, model: int) -> Sequence[int]:
         """Give each group of the model's applications a queue of its own; return the model's queues."""
@@ -220,6 +232,22 @@ class Astrarium(WindowScheduler[RequestQueue]):
                 self._forget(index)
         if queue.size and isinstance(queue, DynamicQueue):
             queue.choose(now, free)
+        if queue.size and isinstance(queue, LengthQueue):
+            queue.choose(now, free, self._others(queue))
+
+    def _others(self, queue: LengthQueue) -> list[LengthQueue]:
+        """Return the other queues of a model that hold requests, the most urgent first."""
+        queues = [self._queues[place] for place in self._places[queue.model.index]]
+        others = [one for one in queues if isinstance(one, LengthQueue) and one.requests and one is not queue]
+        return sorted(others, key=lambda one: one.deadlines[0])
+
+    def _changed_by(self, index: int) -> list[int]:
+        queue = self._queues[index]
+        if not isinstance(queue, LengthQueue):
+            return [index]
+        hosts = queue.hosts()
+        places = self._places[queue.model.index]
+        return [index, *(place for place in places if self._queues[place] in hosts)]
 
     def _grants(self, now: Time, index: int, gpu: int) -> Callable[[int], Sequence[Time]]:
         """Return when the queue may expect GPUs again, by the size of the batch that leaves now."""

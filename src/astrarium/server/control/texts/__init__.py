@@ -1,0 +1,1 @@
+"""Texts that clients send become the tokens that a model takes."""
