@@ -153,7 +153,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def _user(self) -> int:
         """Return which user of this machine the client is; it takes the kernel some microseconds to say."""
         socket = self.transport.get_extra_info("socket")
-        user: int = extension("_front").user_of_peer(socket.fileno()) if socket is not None else UNKNOWN_USER
+        front = extension("_front")
+        if socket is None or front is None:
+            return UNKNOWN_USER
+        user: int = front.user_of_peer(socket.fileno())
         return user
 
     def on_headers_complete(self) -> None:
