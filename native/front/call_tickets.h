@@ -243,9 +243,10 @@ class CallTickets {
   // Copies the inputs that lie in regions to where workers find them; false where a region has become shorter.
   bool read_regions(const ClientTicket& ticket) const {
     char* to = exchange_.memory + ticket.block;
-    for (const RegionPart& part : ticket.from) {
+    for (std::size_t at = 0; at < ticket.from.size(); ++at) {
+      const RegionPart& part = ticket.from[at];
       if (part.region != nullptr && !part.region->read(part.at, to, part.size)) return false;
-      to += protocol::aligned(ticket.call.inputs[static_cast<std::size_t>(&part - ticket.from.data())].bytes());
+      to += protocol::aligned(ticket.input_bytes(at, exchange_.size));
     }
     return true;
   }
