@@ -21,64 +21,112 @@ enum class Verdict {
   kBacklog,  // as many calls of this model are open as can be answered in time
 };
 
-// How many calls of a model can be open and still be in time. It follows the rate at which the model's calls are
-// answered: by its profile, or, where calls have queued up through all of the last stretch, as they really were, of
-// which calls may queue for a share of the objective: a longer queue answers nobody more, only later. Threads that read
-// calls ask, and the scheduler counts answers.
+// What a call weighs among the others of its model: its GPU time, as a share of its best batch, beside that of a plain
+// call. A weight of three plain calls is answered in the time of three.
+using Weight = std::int64_t;
+inline constexpr Weight kPlainCall = 1024;
+
+// How much of a model can be open and still be in time. By Little's law a call waits for as long as it takes to answer
+// what is open ahead of it, at the rate at which the model's calls are answered; a call for which that is longer than
+// its objective is refused. Clients who wait for their answers before they send again, and have them in time, are
+// never refused: so many are open as are answered within that time, and no more.
+//
+// The rate is the profile's, until what was let in is lost (dropped, or late), or calls are refused, while the GPUs
+// have always had more than they can run: then it is that of the answers that came in time. Threads that read calls
+// ask, and the scheduler tells what became of calls.
 class OpenCallLimit {
  public:
-  static constexpr Time kStretch = 100 * kMillisecond;  // long enough for some batches to end
-  static constexpr double kShare = 0.5;                 // of the objective
-  // By which a limit is forgotten after each stretch in which calls did not queue up.
-  static constexpr double kRecovery = 1.5;
+  static constexpr Time kStretch = 100 * kMillisecond;  // over which a rate is measured, if that is some batches
+  static constexpr int kBatches = 8;
+  static constexpr double kShare = 0.9;  // of the objective; the rest is for handing a batch out, and for its answers
+  static constexpr double kLeast = 0.5;  // of a rate: one stretch says no worse of it, so a stall is no new rate
+  static constexpr double kRecovery =
+      1.5;  // by which a rate is trusted again after a stretch in which nothing was lost
 
   void plan(const Model& model, int gpus, Time now) {
-    const double best = best_time(model);
-    promised_ = best > 0 ? gpus / best : 1e9;
-    queued_.store(std::int64_t{2} * model.max_batch() * gpus, std::memory_order_relaxed);
+    const int batch = std::max(1, std::min(model.largest_batch_within(model.slo / 2), model.max_batch()));
+    promised_ = gpus * best_rate(model);
+    stretch_ = std::max(kStretch, std::min(kBatches * model.latency[static_cast<std::size_t>(batch)], kLongest));
+    busy_.store(kPlainCall * batch * gpus, std::memory_order_relaxed);
     rate_.store(promised_, std::memory_order_relaxed);
-    began_ = now;
-    answers_ = 0;
-    always_queued_.store(false, std::memory_order_relaxed);
+    begin(now);
+    always_busy_.store(false, std::memory_order_relaxed);
   }
 
-  // By any thread.
-  bool too_many(std::int64_t open, Time objective) {
-    if (open <= queued_.load(std::memory_order_relaxed) && always_queued_.load(std::memory_order_relaxed))
-      always_queued_.store(false, std::memory_order_relaxed);
-    return static_cast<double>(open) > rate_.load(std::memory_order_relaxed) * static_cast<double>(objective);
+  // By any thread: whether a call cannot be in time behind what is open.
+  bool too_many(Weight open, Time objective) {
+    note(open);
+    const double in_time = rate_.load(std::memory_order_relaxed) * kShare * static_cast<double>(objective);
+    if (static_cast<double>(open) <= in_time) return false;
+    if (!refused_.load(std::memory_order_relaxed)) refused_.store(true, std::memory_order_relaxed);
+    return true;
   }
 
-  // By the scheduler.
-  void answered() { ++answers_; }
-  void look(Time now, std::int64_t open) {
-    if (open <= queued_.load(std::memory_order_relaxed)) always_queued_.store(false, std::memory_order_relaxed);
-    if (now - began_ < kStretch) return;
-    const double rate = rate_.load(std::memory_order_relaxed);
-    const double measured = static_cast<double>(answers_) / static_cast<double>(now - began_);
-    const bool queued = always_queued_.load(std::memory_order_relaxed);
-    rate_.store(std::min(promised_, queued ? kShare * measured : kRecovery * rate), std::memory_order_relaxed);
-    began_ = now;
-    answers_ = 0;
-    always_queued_.store(true, std::memory_order_relaxed);
+  // By the scheduler: a call was answered in time, or was not.
+  void answered(Time at, Weight weight = kPlainCall) {
+    answered_ += weight;
+    last_answer_ = std::max(last_answer_, at);
+  }
+  void lost() { lost_ = true; }
+
+  void look(Time now, Weight open) {
+    note(open);
+    if (now - looked_ < stretch_) return;
+    rate_.store(next_rate(rate_.load(std::memory_order_relaxed)), std::memory_order_relaxed);
+    begin(now);
   }
 
  private:
-  // The least GPU time of a request: its share of the best batch; 0 where times vary.
-  static double best_time(const Model& model) {
-    if (model.dynamic) return 0;
-    double best = static_cast<double>(model.latency[1]);
-    for (int size = 2; size <= model.max_batch(); ++size)
-      best = std::min(best, static_cast<double>(model.latency[static_cast<std::size_t>(size)]) / size);
+  static constexpr Time kLongest = 10'000 * kMillisecond;  // of stretches
+
+  // The most requests that GPUs can answer in a nanosecond, in batches that are done in time; no limit where times
+  // vary.
+  static double best_rate(const Model& model) {
+    double best = 0;
+    for (int size = 1; size <= model.max_batch(); ++size) {
+      const double time = static_cast<double>(model.latency[static_cast<std::size_t>(size)]);
+      if (time <= 0 || model.dynamic) return kNoLimit;
+      if (size == 1 || time <= static_cast<double>(model.slo)) best = std::max(best, kPlainCall * size / time);
+    }
     return best;
   }
 
-  double promised_ = 1e9;  // answers per nanosecond
-  Time began_ = 0;
-  std::int64_t answers_ = 0;
-  std::atomic<double> rate_ = 1e9;
-  std::atomic<std::int64_t> queued_ = 0;  // so many open calls keep every GPU busy
-  std::atomic<bool> always_queued_ = false;
+  // What was reached can be reached; less is what GPUs can do only if they always had something to do.
+  double next_rate(double rate) const {
+    const bool refused = refused_.load(std::memory_order_relaxed);
+    if ((lost_ || refused) && always_busy_.load(std::memory_order_relaxed)) return std::max(kLeast * rate, measured());
+    return std::max({rate, std::min(promised_, kRecovery * rate), refused ? measured() : 0});
+  }
+
+  void note(Weight open) {
+    if (open <= busy_.load(std::memory_order_relaxed) && always_busy_.load(std::memory_order_relaxed))
+      always_busy_.store(false, std::memory_order_relaxed);
+  }
+
+  // From the end of one batch to the end of another, so that only whole batches count.
+  double measured() const {
+    const Time took = last_answer_ - began_;
+    return took > 0 ? static_cast<double>(answered_) / static_cast<double>(took) : 0;
+  }
+
+  void begin(Time now) {
+    began_ = answered_ > 0 ? last_answer_ : now;
+    looked_ = now;
+    answered_ = 0;
+    lost_ = false;
+    refused_.store(false, std::memory_order_relaxed);
+    always_busy_.store(true, std::memory_order_relaxed);
+  }
+
+  static constexpr double kNoLimit = 1e9;
+
+  double promised_ = kNoLimit;  // weight per nanosecond, as all rates
+  Time stretch_ = kStretch, looked_ = 0, began_ = 0, last_answer_ = 0;
+  Weight answered_ = 0;
+  bool lost_ = false;
+  std::atomic<double> rate_ = kNoLimit;
+  std::atomic<Weight> busy_ = 0;  // with so much open, not every GPU may have its next batch waiting
+  std::atomic<bool> always_busy_ = false, refused_ = false;
 };
 
 class Admission {
@@ -93,21 +141,16 @@ class Admission {
     if (now + needed > received + objective) return Verdict::kTooLate;
     if (back_at() + needed > received + objective) return Verdict::kAway;
     if (open_.load(std::memory_order_relaxed) >= most_open_) return Verdict::kFull;
-    if (gate.limit.too_many(gate.open.load(std::memory_order_relaxed), objective)) return Verdict::kBacklog;
+    if (gate.limit.too_many(gate.weight.load(std::memory_order_relaxed), objective)) return Verdict::kBacklog;
     return Verdict::kTaken;
   }
-  // A call that is taken counts as open until `ended`.
-  Verdict admit(int model, Time objective, Time received, Time now) {
+  // A call that is taken counts as open until `ended`, which must hear the same weight.
+  Verdict admit(int model, Time objective, Time received, Time now, Weight weight = kPlainCall) {
     const Verdict verdict = judge(model, objective, received, now);
-    if (verdict != Verdict::kTaken) return verdict;
-    at(model).open.fetch_add(1, std::memory_order_relaxed);
-    open_.fetch_add(1, std::memory_order_relaxed);
+    if (verdict == Verdict::kTaken) count(model, 1, weight);
     return verdict;
   }
-  void ended(int model) {
-    at(model).open.fetch_sub(1, std::memory_order_relaxed);
-    open_.fetch_sub(1, std::memory_order_relaxed);
-  }
+  void ended(int model, Weight weight = kPlainCall) { count(model, -1, -weight); }
   std::int64_t open(int model) const {
     return gates_[static_cast<std::size_t>(model)].open.load(std::memory_order_relaxed);
   }
@@ -147,7 +190,7 @@ class Admission {
     }
   }
   void look(Time now) {
-    for (Gate& gate : gates_) gate.limit.look(now, gate.open.load(std::memory_order_relaxed));
+    for (Gate& gate : gates_) gate.limit.look(now, gate.weight.load(std::memory_order_relaxed));
   }
   void close(bool closed) { closed_.store(closed, std::memory_order_relaxed); }
   OpenCallLimit& limit(int model) { return at(model).limit; }
@@ -159,9 +202,15 @@ class Admission {
 
   struct alignas(kCacheLine) Gate {
     std::atomic<std::int64_t> open = 0;
+    std::atomic<Weight> weight = 0;  // of all that is open
     std::atomic<Time> needed = 0, margin = 0, widest = 0;
     OpenCallLimit limit;
   };
+  void count(int model, int calls, Weight weight) {
+    at(model).open.fetch_add(calls, std::memory_order_relaxed);
+    at(model).weight.fetch_add(weight, std::memory_order_relaxed);
+    open_.fetch_add(calls, std::memory_order_relaxed);
+  }
   Gate& at(int model) { return gates_[static_cast<std::size_t>(model)]; }
 
   std::vector<Gate> gates_;

@@ -140,7 +140,8 @@ inline void bind_verdicts(nb::class_<Admission>& bound) {
           },
           "model"_a, "objective"_a, "received"_a, "now"_a,
           "Return the verdict on a call; one that is let in (0) counts as open until `ended`.")
-      .def("ended", &Admission::ended, "model"_a, "Count an open call no more.")
+      .def(
+          "ended", [](Admission& self, int model) { self.ended(model); }, "model"_a, "Count an open call no more.")
       .def("answered", &Admission::answered, "model"_a, "slip"_a,
            "Move the margin of a model by how much later than planned an answer was.")
       .def("margin", &Admission::margin, "model"_a, "Return how much later than planned answers have lately been.")
@@ -167,8 +168,11 @@ inline void bind_admission(nb::module_& m) {
           "setup"_a, "gpus"_a, "now"_a, "Judge by this setup, on so many GPUs.")
       .def("look", &Admission::look, "now"_a, "Follow the rates at which calls have been answered.")
       .def(
-          "count_answer", [](Admission& self, int model) { self.limit(model).answered(); }, "model"_a,
-          "Count an answer, for the rate of a model.");
+          "count_answer", [](Admission& self, int model, Time at) { self.limit(model).answered(at); }, "model"_a,
+          "at"_a, "Count an answer in time, for the rate of a model.")
+      .def(
+          "count_lost", [](Admission& self, int model) { self.limit(model).lost(); }, "model"_a,
+          "Count a call that was let in and not answered in time.");
 }
 
 inline void bind_exchange(nb::module_& m) {

@@ -437,8 +437,15 @@ class Scheduler {
       ticket.reason = reason;
     }
     if (--ticket.open_rows > 0) return;
-    if (ticket.outcome == Outcome::kInTime) admission_.limit(ticket.model).answered();
+    tell_limit(ticket);
     if (ticket.held == 0) ended.push_back(&ticket);
+  }
+
+  // What became of a call says how many may be open.
+  void tell_limit(const Ticket& ticket) {
+    OpenCallLimit& limit = admission_.limit(ticket.model);
+    if (ticket.outcome == Outcome::kInTime && ticket.finished <= ticket.deadline) limit.answered(ticket.finished);
+    else if (ticket.outcome == Outcome::kInTime || ticket.outcome == Outcome::kDropped) limit.lost();
   }
 
   // No worker writes for a cancelled batch any more.

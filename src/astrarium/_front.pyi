@@ -6,7 +6,8 @@ import astrarium._simulator
 
 Shape = Sequence[int]
 Limits = tuple[int, int, str]  # bounds as `native_bounds` has them, and what would be right
-Spec = tuple[str, str, Shape, Limits | None]
+Ranges = Sequence[tuple[int, int]]  # lowest and highest size of each dimension
+Spec = tuple[str, str, Shape, Limits | None] | tuple[str, str, Shape, Limits | None, Ranges]
 Sum = tuple[int, int]  # a count, and nanoseconds
 Histogram = tuple[list[int], int]  # counts by upper bound, and nanoseconds
 Tally = tuple[
@@ -104,8 +105,11 @@ class Admission:
     def look(self, now: int) -> None:
         """Follow the rates at which calls have been answered."""
 
-    def count_answer(self, model: int) -> None:
-        """Count an answer, for the rate of a model."""
+    def count_answer(self, model: int, at: int) -> None:
+        """Count an answer in time, for the rate of a model."""
+
+    def count_lost(self, model: int) -> None:
+        """Count a call that was let in and not answered in time."""
 
 class Region:
     """A region is memory of a client that was registered; it is there as long as this is."""

@@ -194,6 +194,18 @@ def feed(
     """Feed the scheduler so many requests at a rate, heard every *turn*, and return how many were answered
     and dropped, and how many batches and steps that took."""
 
+def serve_clients(
+    setup: astrarium._simulator.Setup,
+    parameters: astrarium._simulator.Parameters,
+    phases: Sequence[tuple[int, int, float]],
+    way: int = 0,
+    slower: float = 1.0,
+) -> list[tuple[int, int, int, int]]:
+    """Serve clients in virtual time: of each phase until when it lasts, how many clients send again when they
+    have their answer, and how many calls a second others send. A call takes *way* to the server, batches
+    *slower* times what the setup says. Return how many calls of each phase were in time, late, dropped and
+    refused."""
+
 def read_blocks(blocks: Sequence[bytes], table: int) -> list[tuple[list[tuple[bytes, bytes]], int]] | None:
     """Return the fields of header blocks that follow each other, with the bytes in the table after each; None
     where one cannot be read."""

@@ -78,7 +78,7 @@ def test_no_more_calls_are_taken_than_may_be_open() -> None:
 def test_a_model_with_too_many_open_calls_refuses_more() -> None:
     async def run() -> None:
         async with running(by_hand=True) as server:
-            server.loopback.plan([(HOUR, [0, HOUR // 3, 1 << 60])], gpus=1)
+            server.loopback.plan([(HOUR, [0, HOUR // 4, 1 << 60])], gpus=1)
             for _ in range(4):
                 (await server.connect()).writer.write(request())
             open_calls = await server.front.popped(4)

@@ -93,6 +93,11 @@ def _check_shape(card: ModelCard, spec: TensorSpec, shape: tuple[int, ...], fiel
     if not shape or (item != spec.shape and not spec.admits(item)) or min(shape) < 0:
         wanted = ", ".join(map(str, ("rows", *spec.shape)))
         any_size = ", where -1 is any size" if -1 in spec.shape else ""
+        beyond = spec.beyond_range(item) if len(item) == len(spec.shape) else None
+        if beyond is not None and min(shape) >= 0:
+            low, high = spec.sizes_of(beyond) or (0, 0)
+            expected = f"from {low} to {high} for {spec.name}"
+            raise bad(f"{field}[{beyond + 1}]", shape[beyond + 1], expected, card.name)
         raise bad(field, list(shape[:_SHOWN]), f"[{wanted}] for {spec.name}{any_size}", card.name)
     if not 1 <= shape[0] <= card.max_batch:
         raise bad(field, list(shape), f"from 1 to {card.max_batch} rows (the first dimension)", card.name)

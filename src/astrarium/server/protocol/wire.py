@@ -131,7 +131,8 @@ class ModelConfig(Struct):
     output: list[TensorConfig]
     dynamic_batching: DynamicBatching
     model_transaction_policy: TransactionPolicy
-    parameters: dict[str, ModelParameter] = {}  # the limits of inputs, in JSON: `values:NAME`, `finite:NAME`
+    # The limits of inputs, in JSON: `values:NAME`, `finite:NAME`, `shape:NAME`; `padding`, `padding_reason`.
+    parameters: dict[str, ModelParameter] = {}
 
 
 class StatisticsAnswer(Struct):

@@ -113,5 +113,4 @@ def _lengths(choice: Tokenization, specs: Sequence[TensorSpec], field: str) -> t
 
 def _declared(spec: TensorSpec) -> tuple[int, int | None]:
     """Return the fewest tokens and the most that an input's shape allows."""
-    size = spec.shape[0]
-    return (1, None) if size == -1 else (size, size)
+    return spec.sizes_of(0) or (1, None)

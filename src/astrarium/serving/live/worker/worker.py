@@ -167,9 +167,11 @@ class Worker:
 
         *until* is when the batch that runs is expected to end.
         """
-        if self._running is not None and not self._running.launched:
+        if self._running is not None and (not self._running.launched or self._running.is_launching):
             return
         for turn in self._turns:
+            if turn.is_launching:
+                return
             if not turn.launched:
                 if not turn.launches or not self._may_launch(turn, until):
                     return
@@ -181,7 +183,7 @@ class Worker:
         launched = [other for other in (self._running, *self._turns) if other and other.launched]
         if not launched and turn.not_before > self._clock():
             return False
-        return sum(other.served is turn.served for other in launched) < turn.in_flight
+        return sum(other.with_gpu for other in launched if other.served is turn.served) < turn.in_flight
 
     def _launch(self, turn: BatchTurn) -> None:
         before = self._clock()

@@ -1,0 +1,66 @@
+"""Clients who wait for their answers before they send again are not refused by a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as over_grpc
+from tritonclient.grpc.aio import InferenceServerClient as GrpcClient
+
+from tests.support.server.live_server import Server, serving
+
+CLIENTS = 250  # over HTTP, and as many over gRPC
+# All have their answers in 2.5 s; in half of the objective, 400 would have.
+SCENARIO = """
+cluster: {gpus: 1}
+models:
+  small: {profile: {table: {1: 40ms, 8: 40ms}}, slo: 4s, inputs: [{name: X, datatype: UINT8, shape: [16]}]}
+  large: {profile: {table: {1: 40ms, 8: 40ms}}, slo: 4s, inputs: [{name: X, datatype: UINT8, shape: [65536]}]}
+"""
+
+
+def request(model: str, size: int) -> bytes:
+    binary = f'"parameters":{{"binary_data_size":{size}}}'
+    tensor = f'{{"inputs":[{{"name":"X","datatype":"UINT8","shape":[1,{size}],{binary}}}]}}'
+    lengths = f"Inference-Header-Content-Length: {len(tensor)}\r\nContent-Length: {len(tensor) + size}\r\n"
+    return f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: a\r\n{lengths}\r\n{tensor}".encode() + bytes(
+        size
+    )
+
+
+async def over_http(address: str, model: str, size: int, rounds: int) -> None:
+    call = request(model, size)
+    host, port = address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    for _ in range(rounds):
+        writer.write(call)
+        answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(answer.split(b"content-length:")[1].split(b"\r\n")[0])
+        await reader.readexactly(length)
+    writer.close()
+
+
+async def over_channel(client: Any, model: str, size: int, rounds: int) -> None:
+    tensor = over_grpc.InferInput("X", [1, size], "UINT8")
+    tensor.set_data_from_numpy(np.zeros((1, size), np.uint8))
+    for _ in range(rounds):
+        await client.infer(model, [tensor])
+
+
+async def all_loops(server: Server, model: str, size: int, rounds: int) -> None:
+    async with GrpcClient(server.grpc) as client:
+        loops = [over_http(server.http, model, size, rounds) for _ in range(CLIENTS)]
+        await asyncio.gather(*loops, *(over_channel(client, model, size, rounds) for _ in range(CLIENTS)))
+
+
+def test_clients_in_closed_loops_are_not_refused(tmp_path: Path) -> None:
+    """Small and large bodies, over HTTP and gRPC, after idleness."""
+    (tmp_path / "scenario.yaml").write_text(SCENARIO)
+    with serving(tmp_path / "scenario.yaml") as server:
+        for model, size in (("small", 16), ("large", 65536)):
+            asyncio.run(all_loops(server, model, size, rounds=2))
+            assert server.metric("astrarium_refused_total", model=model, reason="overloaded") == 0
+        assert server.metric("astrarium_unaccounted") == 0
