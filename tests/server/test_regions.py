@@ -92,7 +92,7 @@ class Client(NamedTuple):
         wanted.set_shared_memory(region, size, offset)
         return wanted
 
-    def refused(self, ask: Callable[[], object], reason: str, status: tuple[str, str] = BAD) -> None:
+    def refused(self, ask: Callable[[], object], reason: str, status: tuple[str, ...] = BAD) -> None:
         with pytest.raises(InferenceServerException, match=reason) as caught:
             ask()
         assert caught.value.status() in status
@@ -225,7 +225,7 @@ def _fields(entry: Any) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in ("name", "key", "offset", "byte_size")}
 
 
-REFUSED_PARTS = {
+REFUSED_PARTS: dict[str, tuple[dict[str, Any], str]] = {
     "too large": ({"size": 20}, "byte_size: expected 16 for FP32"),
     "too small": ({"size": 12}, "byte_size: expected 16 for FP32"),
     "beyond the end": ({"offset": 20}, "byte_size: expected at most 12, where region 'r' of 32 bytes ends"),
@@ -239,8 +239,7 @@ REFUSED_PARTS = {
 
 @pytest.mark.parametrize("what", REFUSED_PARTS)
 def test_nothing_beyond_a_region_is_used(client: Client, memory: SharedObject, what: str) -> None:
-    change, reason = REFUSED_PARTS[what]
-    arguments: dict[str, Any] = change
+    arguments, reason = REFUSED_PARTS[what]
     client.refused(lambda: ask(client, **arguments), reason)
     assert memory.floats() == [1, 2, 3, 4, 0, 0, 0, 0]
 
@@ -302,7 +301,7 @@ def test_a_registration_that_cannot_be(client: Client, memory: SharedObject, wha
 
 
 def test_a_flood_of_registrations(client: Client, memory: SharedObject) -> None:
-    def register(number: int) -> str | None:
+    def register(number: int) -> object:
         try:
             client.calls.register_system_shared_memory(f"n{number}", memory.key, 1)
         except InferenceServerException as error:
