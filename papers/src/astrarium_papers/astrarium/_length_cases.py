@@ -1,6 +1,6 @@
 """Cases of requests with lengths: what comes, how long batches take, by when, and on how many GPUs.
 
-Lengths are Orloj's synthetic modes (chapter 4 of Yu's dissertation) taken as lengths instead of times, and texts
+Lengths are Orloj's synthetic modes (chapter 4 of Yu's dissertation), lengths instead of times, and texts
 with a heavy tail. A batch takes what a launch takes until it has so many tokens, then time grows with its
 tokens, as of an encoder on an H200 (which has its 2,000 tokens in .5 ms).
 """
