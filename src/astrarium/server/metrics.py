@@ -141,10 +141,10 @@ class Metrics(Collector):
         yield from self._lengths()
 
     def _lengths(self) -> Iterator[Metric]:
-        """Yield how much of the work of models with lengths was padding: what is computed beyond what came."""
+        """Yield how much of the work of models with lengths was padding."""
         came = CounterMetricFamily(
             "astrarium_request_length",
-            "Lengths of the requests in batches that ended well.",
+            "Lengths of the requests in batches that ran.",
             labels=["model"],
         )
         computed = CounterMetricFamily(
