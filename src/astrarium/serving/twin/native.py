@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from astrarium.core.optional import extension
-from astrarium.serving.contract import ModelSpec, Setup
+from astrarium.serving.contract import Lengths, ModelSpec, Setup
 
 
 def has_twin(policy: Any) -> bool:
@@ -22,6 +22,11 @@ def native_setup(module: Any, setup: Setup) -> Any:
 
 def _model(module: Any, model: ModelSpec) -> Any:
     known = model.dynamic
-    if known is None:
-        return module.Model(model.slo, model.latency)
-    return module.Model(model.slo, model.latency, module.Dynamic(known.c0, known.c1, known.history))
+    dynamic = None if known is None else module.Dynamic(known.c0, known.c1, known.history)
+    return module.Model(model.slo, model.latency, dynamic, _lengths(module, model.lengths))
+
+
+def _lengths(module: Any, lengths: Lengths | None) -> Any:
+    if lengths is None:
+        return None
+    return module.Lengths(lengths.longest, lengths.latency, module.Together[lengths.together])

@@ -8,7 +8,7 @@ import numpy as np
 
 from astrarium.core.arrivals import Arrivals
 from astrarium.core.optional import extension
-from astrarium.core.profiles import Dynamic
+from astrarium.core.profiles import ByLength, Dynamic, Profile
 from astrarium.run.experiment import Progress
 from astrarium.serving.contract import Setup
 from astrarium.serving.record import BATCHES, Batches, Ints, Requests, ServingRecord, recorded
@@ -77,6 +77,8 @@ def _call(
         arrivals.application,
         arrivals.profiled,
         scenario.profiling.delay,
+        arrivals.length,
+        build.buckets(arrivals, setup),
     )
     columns |= {"reasons": module.reasons(), "deadline": deadlines}
     return columns
@@ -94,4 +96,19 @@ def truth_for(module: Any, scenario: Scenario, setup: Setup) -> Any:
         [int(terms is not None) for terms in dynamic],
         [terms[0] if terms else 0 for terms in dynamic],
         [terms[1] if terms else 0.0 for terms in dynamic],
+        _by_length(module, scenario) if scenario.has_lengths else [],
     )
+
+
+def _by_length(module: Any, scenario: Scenario) -> list[list[Any]]:
+    """Return by kind of GPU and model what really takes how long, where a model has lengths."""
+    kinds = scenario.cluster.kinds
+    models = scenario.models.values()
+    return [[_profile(module, model.profile.on(kind)) for model in models] for kind in kinds]
+
+
+def _profile(module: Any, profile: Profile) -> Any:
+    if not isinstance(profile, ByLength):
+        return None
+    rows = [profile.times(length) for length in profile.lengths]
+    return module.ByLength(list(profile.lengths), rows, profile.rounded, module.Together[profile.together])

@@ -42,6 +42,11 @@ class TokenInputs:
         return Tensor(spec.name, spec.datatype, array.shape, to_bytes(array))
 
     @property
+    def pads(self) -> bool:
+        """Whether a text may be filled up: the model is told, by a mask, or takes nothing but one size."""
+        return self.shortest == self.longest or any(part == _MASK for _, part in self.filled)
+
+    @property
     def tokens(self) -> TensorSpec:
         return next(spec for spec, part in self.filled if part == _TOKENS)
 

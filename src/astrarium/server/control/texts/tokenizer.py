@@ -101,9 +101,9 @@ class Tokenizer:
             return encoding
         if not encoding.ids:
             return Refused(Kind.BAD_REQUEST, "its text has no tokens")
-        if self._padding is None:
+        if self._padding is None or not self.inputs.pads:
             reason = f"its text has {len(encoding.ids)} tokens; the model takes {shortest} or more"
-            return Refused(Kind.BAD_REQUEST, f"{reason}, and the tokenizer has no token to fill up with")
+            return Refused(Kind.BAD_REQUEST, reason)
         encoding.pad(shortest, **self._padding)
         return encoding
 
