@@ -108,6 +108,10 @@ class ByLength(Profile, frozen=True):
 
     def _check_rising(self) -> None:
         for shorter, longer in pairwise(self.lengths):
+            most = max(self.lengths[shorter])
+            if (largest := max(self.lengths[longer])) > most:
+                expected = f"batches of at most {most}, as for the length {shorter}"
+                raise InputError(f"lengths.{longer}.{largest}", largest, expected)
             times = zip(self._row(shorter), self._row(longer), strict=False)
             for size, (before, after) in enumerate(times, 1):
                 if before > after:

@@ -149,6 +149,7 @@ LEVEL: Level[Scenario, ServingRecord] = Level(
     prepare=prepare,
     replayed=lambda scenario, policy: Engine(ServingState(build.setup(scenario)), policy),
     policy_arguments=lambda scenario: (build.setup(scenario),),
+    policy_made=build.made_policy,
     twin=by_twin,
     summarize=lambda scenario, record: summarize(record),
     report=report,

@@ -123,13 +123,19 @@ def in_card_order(card: ModelCard, tensors: list[Tensor]) -> list[Tensor]:
     return sorted(tensors, key=lambda tensor: order[tensor.name])
 
 
+def bytes_of(placed: CheckedTensor) -> int | None:
+    """Return the bytes of a tensor, or None where those of its elements vary."""
+    if placed.spec.datatype == BYTES:
+        return None
+    return placed.elements * _ELEMENT_BYTES[placed.spec.datatype]
+
+
 def check_size(placed: CheckedTensor, data: bytes | memoryview, model: str) -> None:
     """Refuse binary *data* that is not exactly what the announced tensor needs."""
-    if placed.spec.datatype == BYTES:
+    size = bytes_of(placed)
+    if size is None:
         check_elements(placed, data, model)
-        return
-    size = placed.elements * _ELEMENT_BYTES[placed.spec.datatype]
-    if len(data) != size:
+    elif len(data) != size:
         expected = f"{size} bytes for {placed.spec.datatype} {list(placed.shape)}"
         raise bad(f"{placed.field}.data", f"{len(data)} bytes", expected, model)
 
@@ -191,8 +197,6 @@ def wanted_outputs(card: ModelCard, names: Sequence[str]) -> list[str]:
 def check_tensor_parameters(field: str, names: Iterable[str], model: str) -> None:
     """Refuse parameters that would change the meaning of a tensor and are not offered here."""
     for name in names:
-        if name.startswith("shared_memory"):
-            raise bad(f"{field}.parameters", name, "tensors inside the request: there are no regions", model)
         if name == "classification":
             raise bad(f"{field}.parameters", name, "no classification: sort the output yourself", model)
 

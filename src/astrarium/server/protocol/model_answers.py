@@ -33,8 +33,9 @@ EXTENSIONS = [
 ]
 
 
-def server_metadata() -> ServerMetadata:
-    return ServerMetadata("astrarium", __version__, EXTENSIONS)
+def server_metadata(has_regions: bool) -> ServerMetadata:
+    extensions = [*EXTENSIONS, "system_shared_memory"] if has_regions else EXTENSIONS
+    return ServerMetadata("astrarium", __version__, extensions)
 
 
 def model_metadata(card: ModelCard) -> ModelMetadata:

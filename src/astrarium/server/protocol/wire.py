@@ -158,6 +158,23 @@ class ChangeRequest(Struct):
     parameters: Parameters = {}
 
 
+class RegionForm(Struct):
+    """A region to register: so many bytes of the shared memory object *key*, from the offset on."""
+
+    key: str
+    byte_size: int
+    offset: int = 0
+
+
+class RegionEntry(Struct):
+    """A region of shared memory that this client has registered."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
 class Quarantine(Struct):
     """The inputs of a model that are refused, since each of them has broken a worker."""
 
