@@ -69,7 +69,12 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
 
 
 def _table(
-    model: LoadedModel, specs: Sequence[TensorSpec], length: int, sizes: Sequence[int], care: Care, wanted: Wanted
+    model: LoadedModel,
+    specs: Sequence[TensorSpec],
+    length: int,
+    sizes: Sequence[int],
+    care: Care,
+    wanted: Wanted,
 ) -> dict[int, Time]:
     """Return what batches of one length take, up to the first that takes longer than is wanted."""
     fixed = examples.with_lengths(specs, examples.nearest(length))

@@ -105,7 +105,9 @@ def profile(
     finally:
         loaded.close()
     basis = (
-        f"{quantile} of {repeats} runs" if "dynamic" not in profiled else f"{repeats} requests of each application"
+        f"{quantile} of {repeats} runs"
+        if "dynamic" not in profiled
+        else f"{repeats} requests of each application"
     )
     about = f"{target.files.backend} model {target.name}: {basis}"
     places = destination.write_profile(target, profiled, about, out, write)

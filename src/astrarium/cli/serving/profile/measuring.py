@@ -18,9 +18,7 @@ from astrarium.serving.live.profiling import Care, Fit, MeasuredTimes
 from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
 
 _MIXED = (1, 2, 4, 8, 16)  # sizes of the batches that mix applications
-MADE_UP = (
-    "measured with zeros and ones; a GPU may take a tenth longer for real inputs: give some with --data"
-)
+MADE_UP = "measured with zeros and ones; a GPU may take a tenth longer for real inputs: give some with --data"
 
 
 class Wanted(NamedTuple):
