@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ from astrarium.run.waiting import waiting
 from astrarium.serving.live import fills, profiling
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.contract import LoadedModel, complete
-from astrarium.serving.live.profiling import Care, MeasuredTimes
+from astrarium.serving.live.profiling import Care, Measure, MeasuredTimes
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import padding_trial
 from astrarium.serving.live.worker.padding import Padding
@@ -58,7 +58,8 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
     tables: Tables = {}
     with bar(f"profiling {wanted.name}", len(lengths)) as progress:
         for done, length in enumerate(lengths, 1):
-            tables[length] = _table(model, specs, length, sizes, care, wanted)
+            fixed = examples.with_lengths(specs, examples.nearest(length))
+            tables[length] = _table(profiling.measuring(model, fixed, care), sizes, wanted)
             if progress is not None:
                 progress(done)
     tables = rising(tables)
@@ -68,17 +69,8 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
     return Outcome(_section(tables, bool(graphs) and together == "padded", together), _shown(tables, specs))
 
 
-def _table(
-    model: LoadedModel,
-    specs: Sequence[TensorSpec],
-    length: int,
-    sizes: Sequence[int],
-    care: Care,
-    wanted: Wanted,
-) -> dict[int, Time]:
+def _table(measure: Measure, sizes: Sequence[int], wanted: Wanted) -> dict[int, Time]:
     """Return what batches of one length take, up to the first that takes longer than is wanted."""
-    fixed = examples.with_lengths(specs, examples.nearest(length))
-    measure = profiling.measuring(model, fixed, care)
 
     def enough(times: MeasuredTimes) -> bool:
         return wanted.limit is not None and times.quantile(wanted.chance) > wanted.limit
@@ -121,14 +113,15 @@ def _section(tables: Tables, rounded: bool, together: str) -> dict[str, Any]:
 
 def _shown(tables: Tables, specs: Sequence[TensorSpec]) -> Any:
     largest = sorted({size for table in tables.values() for size in table if _is_power(size)})
-    cell: Callable[[Mapping[int, Time], int], str] = lambda table, size: (
-        f"{table[size] / 1e6:.3f}" if size in table else "-"
-    )
-    rows = [(str(length), *(cell(table, size) for size in largest)) for length, table in tables.items()]
+    rows = [(str(length), *(_cell(table, size) for size in largest)) for length, table in tables.items()]
     shown = output.table(right=("length \\ batch, ms", *map(str, largest)), rows=rows)
     if is_made_up(specs):
         shown.caption = MADE_UP
     return shown
+
+
+def _cell(table: Mapping[int, Time], size: int) -> str:
+    return f"{table[size] / 1e6:.3f}" if size in table else "-"
 
 
 def _is_power(size: int) -> bool:

@@ -104,11 +104,8 @@ def profile(
             profiled, times = measuring.by_size(loaded, shaped(loaded, specs), care, wanted)
     finally:
         loaded.close()
-    basis = (
-        f"{quantile} of {repeats} runs"
-        if "dynamic" not in profiled
-        else f"{repeats} requests of each application"
-    )
+    runs = f"{quantile} of {repeats} runs"
+    basis = f"{repeats} requests of each application" if "dynamic" in profiled else runs
     about = f"{target.files.backend} model {target.name}: {basis}"
     places = destination.write_profile(target, profiled, about, out, write)
     emit(json, {"model": target.name, "profile": profiled, "written": places}, [times], None)
