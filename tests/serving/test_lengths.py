@@ -96,18 +96,6 @@ def test_a_batch_takes_what_its_runs_take(
     assert truth.execution(Batch(0, 0, 0, requests, 0)) == pytest.approx(ms(takes), abs=2)
 
 
-def test_together_by_bucket_needs_the_buckets_that_policies_know() -> None:
-    """Between measured lengths there are steps; those who share a run are of one step, not of one length."""
-    known = profile({16: {1: 1.0, 2: 1.0}, 80: {1: 2.0, 2: 2.0}}, together="bucket")
-    longest = tuple(known.buckets())
-    assert longest[1] - longest[0] > 1
-    setup = setup_with_lengths(longest=longest)
-    near = requests_of(setup, [(0, longest[1]), (1, longest[1] - 1)])
-    assert runs_of(near, known) == [(2, longest[1])]
-    apart = requests_of(setup, [(0, longest[1]), (1, longest[0])])
-    assert runs_of(apart, known) == [(1, longest[0]), (1, longest[1])]
-
-
 def test_every_gpu_has_its_own_profile_and_other_models_their_tables() -> None:
     slow = profile({16: {1: 8.0}})
     fast = profile({16: {1: 1.0}})

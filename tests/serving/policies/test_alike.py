@@ -15,12 +15,16 @@ from astrarium.core.trace import Step
 from astrarium.run.experiment import recorded
 from astrarium.run.replay import replay
 from astrarium.serving.contract import Action, Dispatch, Event, Request, RequestArrived, RequestProfiled
+from astrarium.serving.goodput import worst_bad
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import LEVEL, run
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.policies.alike import AlikePolicy, Division
+from astrarium.serving.policies.window import Eager
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import build
 from astrarium.serving.state import ServingState
+from astrarium.serving.twin.native import has_twin
 from astrarium.testing.serving.cases import cluster, roomy
 from tests.serving.scenario.texts import model_with_lengths, requests_of, setup_with_lengths, texts
 
@@ -28,17 +32,24 @@ OURS = "astrarium"
 BUSY = {"workload": {"rate": "6000/s", "duration": "300ms"}}
 RIVALS = [name for name in serving_policies.names() if name != OURS]
 SETUP = cluster([roomy(0), model_with_lengths(), roomy(1)], gpus=2)
+NAMES = ["model0", "m0[16]", "m0[64]", "m0[256]", "model1"]
 
 
 def test_a_model_with_lengths_is_shown_as_one_for_each_bucket() -> None:
     shown = Division(SETUP)
-    assert [model.name for model in shown.setup.models] == ["model0", "m0[16]", "m0[64]", "m0[256]", "model1"]
+    assert [model.name for model in shown.setup.models] == NAMES
     assert [model.index for model in shown.setup.models] == [0, 1, 2, 3, 4]
     assert shown.models == [0, 1, 1, 1, 2]
     known = SETUP.models[1].lengths
     assert known is not None
     assert [model.latency for model in shown.setup.models[1:4]] == list(known.latency)
-    assert not any(model.lengths for model in shown.setup.models)
+    assert [model.lengths.longest if model.lengths else () for model in shown.setup.models] == [
+        (),
+        (16,),
+        (64,),
+        (256,),
+        (),
+    ]
     assert shown.setup.gpus == SETUP.gpus
 
 
@@ -152,3 +163,26 @@ def test_a_run_with_the_switch_replays() -> None:
     recorded(LEVEL, scenario, watching=Watching(trace=steps.append, validate=True))
     assert any(isinstance(action, Dispatch) for step in steps for action in step.actions)
     assert replay(LEVEL.books(scenario, LEVEL.policy(scenario)), steps) is None
+
+
+@pytest.mark.skipif(not has_twin(Eager(SETUP, Eager.Parameters())), reason="no native extension")
+@pytest.mark.parametrize("buckets", [None, 2])
+@pytest.mark.parametrize("name", RIVALS)
+def test_the_native_twin_decides_the_same(name: str, buckets: int | None) -> None:
+    scenario = texts(**BUSY, cluster={"gpus": 2}).with_policy(name, batches="alike", buckets=buckets)
+    if not has_twin(LEVEL.policy(scenario)):
+        pytest.skip(f"{name} has no native twin")
+    reference, twin = run(scenario, "python"), run(scenario, "native")
+    for kind in ("requests", "batches"):
+        for column, values in vars(getattr(reference, kind)).items():
+            same = column == "reason" or np.array_equal(values, vars(getattr(twin, kind))[column])
+            assert same, f"{kind}: {column}"
+    reasons = [[one.reasons[code] for code in one.requests.reason] for one in (reference, twin)]
+    assert reasons[0] == reasons[1]
+
+
+@pytest.mark.skipif(not has_twin(Eager(SETUP, Eager.Parameters())), reason="no native extension")
+def test_bad_shares_are_those_of_true_models() -> None:
+    scenario = texts(workload={"rate": "9000/s", "duration": "300ms"}).with_policy("eager", batches="alike")
+    requests = run(scenario, "python").requests
+    assert worst_bad(scenario, allowed=1.0) == pytest.approx((requests.outcome != Outcome.IN_TIME).mean())

@@ -35,31 +35,30 @@ class Division:
 
     `models` holds, for each of those, the true model. Of a model with lengths there are as many as it has
     buckets, or *most* if that is fewer; then each stands for as many neighbouring buckets as the others do.
+    `places` says, by true model and bucket, which of them it is.
     """
 
     def __init__(self, setup: Setup, most: int | None = None) -> None:
         shown: list[ModelSpec] = []
         self.models: list[int] = []
-        self._places: list[list[int]] = []  # by true model and bucket: the model that is shown
+        self.places: list[list[int]] = []
         for model in setup.models:
             groups = _groups(model.lengths, most)
-            self._places.append([len(shown) + place for place, group in enumerate(groups) for _ in group])
+            self.places.append([len(shown) + place for place, group in enumerate(groups) for _ in group])
             shown += [_part(model, len(shown) + place, group) for place, group in enumerate(groups)]
             self.models += [model.index] * len(groups)
         self.setup = msgspec.structs.replace(setup, models=tuple(shown))
 
     def shown_model(self, model: int, bucket: int) -> int:
-        return self._places[model][bucket]
+        return self.places[model][bucket]
 
     def first_of(self, model: int) -> int:
         """Return the first of the models that stand for a model."""
-        return self._places[model][0]
+        return self.places[model][0]
 
     def shown(self, request: Request) -> Request:
         place = self.shown_model(request.model, request.bucket)
-        return Request(
-            request.id, place, request.arrival, request.deadline, request.application, request.length
-        )
+        return msgspec.structs.replace(request, model=place, bucket=0)
 
 
 def _groups(lengths: Lengths | None, most: int | None) -> list[range]:
@@ -71,13 +70,14 @@ def _groups(lengths: Lengths | None, most: int | None) -> list[range]:
 
 
 def _part(model: ModelSpec, index: int, group: range) -> ModelSpec:
-    """Return a model whose requests are as long as the longest of a group of buckets."""
+    """Return a model whose requests are all planned as the longest of a group of buckets."""
     if model.lengths is None:
         return msgspec.structs.replace(model, index=index)
-    longest = group[-1]
-    name = f"{model.name}[{model.lengths.longest[longest]}]"
-    table = model.lengths.latency[longest]
-    return msgspec.structs.replace(model, index=index, name=name, latency=table, lengths=None)
+    longest = model.lengths.longest[group[-1]]
+    table = model.lengths.latency[group[-1]]
+    one_bucket = Lengths((longest,), (table,), model.lengths.together)
+    name = f"{model.name}[{longest}]"
+    return msgspec.structs.replace(model, index=index, name=name, latency=table, lengths=one_bucket)
 
 
 class _Gpu:

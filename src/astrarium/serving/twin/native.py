@@ -6,11 +6,13 @@ from typing import Any
 
 from astrarium.core.optional import extension
 from astrarium.serving.contract import Lengths, ModelSpec, Setup
+from astrarium.serving.policies.alike import AlikePolicy
 
 
 def has_twin(policy: Any) -> bool:
     """Whether a policy has a native twin: it is named in `native`, with `native_parameters()`."""
-    named = type(policy).__dict__.get("native", "")  # not inherited: a subclass decides otherwise
+    decider = policy.policy if isinstance(policy, AlikePolicy) else policy
+    named = type(decider).__dict__.get("native", "")  # not inherited: a subclass decides otherwise
     return bool(named) and extension("_simulator") is not None
 
 
