@@ -79,7 +79,7 @@ class Replanner:
             self._coordinator.begin(tried)
 
     def _as_tried(self, setup: Setup) -> Setup:
-        """Return a setup in which only equal lengths run together of models whose answers change by padding."""
+        """Return a setup in which models whose answers change by padding run equal lengths only."""
         pairs = zip(setup.models, self._repository.entries, strict=True)
         return replace(setup, models=tuple(_as_tried(spec, entry.padding[0]) for spec, entry in pairs))
 
