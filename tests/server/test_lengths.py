@@ -9,9 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
-from tests.support.server.live_server import Server, serving
+from tests.support.server.live_server import Server, eventually, serving
 
 LENGTHS = range(1, 30)
 MODELS = """
@@ -129,6 +132,28 @@ def test_clients_see_what_they_send(server: Server) -> None:
     assert [(tensor["name"], tensor["shape"]) for tensor in said["inputs"]] == [("X", [-1, -1])]
     ranged = json.loads(server.get("/v2/models/mean"))["inputs"]
     assert ranged[0]["shape"] == [-1, -1]
+
+
+def test_batches_that_were_run_in_parts_are_counted(server: Server) -> None:
+    calls: Calls = [("X", "FP32", [length], [1.0] * length) for length in LENGTHS]
+
+    def are_counted() -> bool:
+        for model in ("mean", "by-mask"):
+            together(server, model, calls)
+        return server.metric("astrarium_split_batches_total", model="mean") > 0
+
+    eventually(are_counted, "a split batch")
+    assert server.metric("astrarium_split_batches_total", model="by-mask") == 0
+
+
+def test_a_length_beyond_the_range_is_refused_over_grpc(server: Server) -> None:
+    with triton.InferenceServerClient(server.grpc) as client:
+        tensor = triton.InferInput("X", [1, 65], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 65), np.float32))
+        with pytest.raises(InferenceServerException) as refused:
+            client.infer("mean", [tensor])
+    assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
+    assert "inputs[0].shape[1]: expected from 1 to 64 for X (got 65)" in (refused.value.message() or "")
 
 
 @pytest.mark.parametrize("length", [65, 100])

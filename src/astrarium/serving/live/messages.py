@@ -184,7 +184,14 @@ class ModelUnloaded(Message, frozen=True):
     model: int
 
 
-ModelNews: TypeAlias = ModelLoaded | ModelComplete | ModelRefused | ModelUnloaded
+class BatchesSplit(Message, frozen=True):
+    """So many more batches of a model were run in parts, since padding would have changed answers."""
+
+    model: int
+    count: int
+
+
+ModelNews: TypeAlias = ModelLoaded | ModelComplete | ModelRefused | ModelUnloaded | BatchesSplit
 
 
 class BatchDone(Message, frozen=True):
