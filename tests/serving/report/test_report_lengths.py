@@ -134,4 +134,4 @@ def test_goodput_is_searched_with_lengths() -> None:
 
 def test_a_recording_from_before_lengths_is_read() -> None:
     old = b'{"type":"RequestArrived","request":{"id":3,"model":0,"arrival":5,"deadline":9,"application":0}}'
-    assert msgspec.json.decode(old, type=Event) == RequestArrived(Request(3, 0, 5, 9))  # type: ignore[arg-type]
+    assert msgspec.json.decode(old, type=Event) == RequestArrived(Request(3, 0, 5, 9))
