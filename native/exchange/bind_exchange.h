@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "exchange/audit.h"
+#include "exchange/bind_regions.h"
 #include "exchange/outcome_names.h"
 
 namespace astrarium::front {
@@ -178,6 +179,7 @@ inline void bind_exchange(nb::module_& m) {
   using namespace nb::literals;
   bind_arena(m);
   bind_admission(m);
+  bind_regions(m);
   nb::class_<BoundExchange>(m, "Exchange",
                             "An exchange is what network threads, Python and the scheduler share: memory, tickets in "
                             "rings, who is let in, what was counted. Each thread that reads calls is an origin.")
@@ -205,6 +207,9 @@ inline void bind_exchange(nb::module_& m) {
       .def_prop_ro(
           "arena", [](BoundExchange& self) -> Arena& { return self.exchange->arena; },
           nb::rv_policy::reference_internal, "The memory where tensors lie.")
+      .def_prop_ro(
+          "regions", [](BoundExchange& self) -> Regions& { return self.exchange->regions; },
+          nb::rv_policy::reference_internal, "The memory of clients where tensors lie.")
       .def_prop_ro(
           "admission", [](BoundExchange& self) -> Admission& { return self.exchange->admission; },
           nb::rv_policy::reference_internal, "Who decides which calls are let in.");

@@ -14,6 +14,7 @@
 #include "common/sequence_lock.h"
 #include "exchange/admission.h"
 #include "exchange/arena.h"
+#include "exchange/regions.h"
 #include "exchange/tally.h"
 #include "exchange/ticket.h"
 
@@ -68,6 +69,7 @@ struct Exchange {
   std::size_t size, models;
   Arena arena;
   Admission admission;
+  Regions regions;                               // of clients
   Bell bell;                                     // of the scheduler
   std::vector<std::unique_ptr<Origin>> origins;  // a ticket's `origin` is its place here
   std::mutex turn;                               // for whoever lets the scheduler do something

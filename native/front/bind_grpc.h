@@ -41,10 +41,10 @@ inline nb::list passed_calls(BoundGrpc& self) {
   if (stalled) self.read_on();
   nb::list rows;
   for (const PassedCall& call : all)
-    rows.append(
-        nb::make_tuple(static_cast<int>(call.kind), nb::make_tuple(call.connection, call.stream),
-                       nb::make_tuple(as_bytes(call.bytes), call.compressed), call.streams,
-                       nb::make_tuple(as_bytes(call.metadata), call.peer, call.why, call.received, call.patience)));
+    rows.append(nb::make_tuple(
+        static_cast<int>(call.kind), nb::make_tuple(call.connection, call.stream),
+        nb::make_tuple(as_bytes(call.bytes), call.compressed), call.streams,
+        nb::make_tuple(as_bytes(call.metadata), call.peer, call.why, call.received, call.patience, call.user)));
   return rows;
 }
 

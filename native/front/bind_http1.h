@@ -38,7 +38,8 @@ inline nb::list passed(BoundHttp1& self) {
   nb::list rows;
   for (const Passed& item : all)
     rows.append(nb::make_tuple(static_cast<int>(item.kind), item.connection, as_bytes(item.bytes), item.why,
-                               item.received, item.error, nb::make_tuple(item.peer.host, item.peer.port)));
+                               item.received, item.error, nb::make_tuple(item.peer.host, item.peer.port),
+                               item.peer.user));
   return rows;
 }
 
@@ -89,6 +90,9 @@ inline void bind_http1(nb::module_& m) {
           },
           "connection"_a, "received"_a, "data"_a,
           "Send the rest of an answer; if nothing came after the first *received* bytes, calls need no Python again.");
+  m.def(
+      "user_of_peer", [](int fd) { return user_of_peer(fd).value_or(RegionOwner::kUnknown); }, "fd"_a,
+      "Return which user of this machine is at the other end of a connection over loopback, or -2.");
   m.attr("DATA") = static_cast<int>(Passed::kData);
   m.attr("END") = static_cast<int>(Passed::kEnd);
   m.attr("SENT") = static_cast<int>(Passed::kSent);

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -87,11 +88,16 @@ inline std::vector<protocol::Spec> specs_of(nb::list given) {
   std::vector<protocol::Spec> specs;
   for (nb::handle spec : given) {
     using Limits = std::tuple<std::int64_t, std::int64_t, std::string>;
-    const auto [name, type, shape, limits] =
-        nb::cast<std::tuple<std::string, std::string, protocol::Shape, std::optional<Limits>>>(spec);
+    const auto fields = nb::cast<nb::tuple>(spec);
+    const auto shape = nb::cast<protocol::Shape>(fields[2]);
+    const auto limits = nb::cast<std::optional<Limits>>(fields[3]);
+    const auto type = nb::cast<std::string>(fields[1]);
     const protocol::Datatype* known = protocol::datatype(type);
     if (known == nullptr) throw std::invalid_argument("no datatype " + type);
-    specs.push_back({name, known, shape});
+    specs.push_back({nb::cast<std::string>(fields[0]), known, shape});
+    if (fields.size() > 4) specs.back().ranges = nb::cast<decltype(protocol::Spec::ranges)>(fields[4]);
+    if (!specs.back().ranges.empty() && specs.back().ranges.size() != shape.size())
+      throw std::invalid_argument("a range for each dimension");
     if (limits) specs.back().limits = std::make_from_tuple<protocol::Limits>(*limits);
   }
   return specs;

@@ -31,6 +31,9 @@ struct ClientTicket : Ticket {
   protocol::Call call;
   Caller* caller = nullptr;  // nothing: its client has gone
   std::uint64_t connection = 0;
+  RegionOwner owner;             // of the regions that it may use
+  std::vector<RegionPart> from;  // by input; empty: none lies in a region
+  std::vector<RegionPart> to;    // by wanted output; empty: none goes to a region
 
   // Of an input, once its bytes lie where workers find them.
   std::size_t input_bytes(std::size_t at, std::size_t limit) const {
@@ -43,7 +46,9 @@ struct ClientTicket : Ticket {
     for (protocol::Input& tensor : call.inputs)
       if (tensor.own_bytes.capacity() > kKept) protocol::trim(tensor.own_bytes);
     if (call.id.capacity() > kKept) protocol::trim(call.id);
+    let_go_of_regions();
   }
+  void let_go_of_regions() { from.clear(), to.clear(); }
 };
 
 class CallTickets {
@@ -75,7 +80,9 @@ class CallTickets {
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     const std::string_view why = fill(ticket, model, received);
     if (!why.empty()) return {false, why};
-    if (!model.limited.empty() && !takes_values(ticket, model, nullptr))
+    if (!find_regions(ticket, model)) return {false, kRegion};
+    const bool is_all_here = ticket.from.empty();
+    if (is_all_here && !model.limited.empty() && !takes_values(ticket, model, nullptr))
       return turn_away(model, RefusedFor::kBadRequest);
     const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
     const SequenceWrite let_in(origin_.admitted);
@@ -85,6 +92,9 @@ class CallTickets {
     if (verdict == Verdict::kClosed) return {false, "closed"};
     if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - ticket.received);
     if (!place(ticket, model)) return refuse_for_memory(model);
+    if (!is_all_here && !read_regions(ticket)) return leave_out(ticket, model), Taking{false, kRegion};
+    if (!is_all_here && !model.limited.empty() && !takes_values(ticket, model, exchange_.memory + ticket.block))
+      return leave_out(ticket, model), turn_away(model, RefusedFor::kBadRequest);
     ticket.connection = connection;
     unused_.pop_back();
     return hand_over(ticket, caller) ? Taking{true} : refuse_as_full(ticket, model);
@@ -99,7 +109,8 @@ class CallTickets {
   Beginning begin(Time received, std::string_view area, Incoming& incoming) {
     ClientTicket& ticket = spare();
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
-    if (!is_light(ticket.call) || !fill(ticket, model, received).empty()) return Beginning::kWaits;
+    if (!is_light(ticket.call) || ticket.call.has_regions() || !fill(ticket, model, received).empty())
+      return Beginning::kWaits;
     const Time now = monotonic_ns(), objective = ticket.deadline - received;
     const Verdict verdict = is_behind(model, received, objective, now)
                                 ? Verdict::kBehind
@@ -149,6 +160,15 @@ class CallTickets {
   // Its client has gone before all of it was here.
   void abandon(Incoming& incoming) {
     if (!incoming.is_refused()) put_back(end_arrival(incoming));
+  }
+  // Writes the outputs of an answered call that belong in regions there. False where one does not take it, and
+  // `refusal` says why. Who has gone gets nothing: the memory may be something else by now.
+  bool deliver(const ClientTicket& ticket, const protocol::ReplyLayout& layout) {
+    if (ticket.caller == nullptr) return true;
+    for (std::size_t at = 0; at < ticket.to.size(); ++at)
+      if (ticket.to[at].region != nullptr && !deliver(ticket, layout, ticket.call.outputs[at], ticket.to[at]))
+        return false;
+    return true;
   }
   const Refusal& refusal() const { return refusals_.last(); }
   // In the place of an answer with an element that is no text.
@@ -201,6 +221,64 @@ class CallTickets {
     return ticket.reply_bytes > (most - std::min(inputs, most)) / rows ? "memory" : "";
   }
 
+  // Takes hold of the regions that a call names; false where somebody else has to explain what is wrong with them.
+  bool find_regions(ClientTicket& ticket, const ServedModel& model) const {
+    ticket.let_go_of_regions();
+    if (!ticket.call.has_regions()) return true;
+    for (const protocol::Input& tensor : ticket.call.inputs)
+      if (!take_hold(ticket, tensor.place, ticket.from)) return false;
+    for (const protocol::Wanted& wanted : ticket.call.outputs) {
+      const std::size_t rows = static_cast<std::size_t>(ticket.rows);
+      if (!take_hold(ticket, wanted.place, ticket.to)) return false;
+      if (wanted.place.is_given() && !ticket.to.back().region->is_writable()) return false;
+      if (wanted.place.is_given() && model.reply_bytes && wanted.place.size < rows * model.layout.sizes[wanted.output])
+        return false;
+    }
+    drop_if_none(ticket.from), drop_if_none(ticket.to);
+    return true;
+  }
+  bool take_hold(const ClientTicket& ticket, const protocol::RegionPlace& place, std::vector<RegionPart>& parts) const {
+    parts.emplace_back();
+    if (!place.is_given()) return true;
+    parts.back() = exchange_.regions.part(ticket.owner, place.region, place.at, place.size);
+    return parts.back().region != nullptr;
+  }
+  static void drop_if_none(std::vector<RegionPart>& parts) {
+    if (std::all_of(parts.begin(), parts.end(), [](const RegionPart& part) { return part.region == nullptr; }))
+      parts.clear();
+  }
+
+  // Copies the inputs that lie in regions to where workers find them; false where a region has become shorter.
+  bool read_regions(const ClientTicket& ticket) const {
+    char* to = exchange_.memory + ticket.block;
+    for (std::size_t at = 0; at < ticket.from.size(); ++at) {
+      const RegionPart& part = ticket.from[at];
+      if (part.region != nullptr && !part.region->read(part.at, to, part.size)) return false;
+      to += protocol::aligned(ticket.input_bytes(at, exchange_.size));
+    }
+    return true;
+  }
+
+  // A call that was let in and placed, and is not handed over.
+  void leave_out(ClientTicket& ticket, const ServedModel& model) {
+    exchange_.arena.give_back(ticket.block);
+    exchange_.admission.ended(model.index);
+  }
+
+  bool deliver(const ClientTicket& ticket, const protocol::ReplyLayout& layout, const protocol::Wanted& wanted,
+               const RegionPart& part) {
+    const std::string_view output = ticket.call.model->outputs[wanted.output].name;
+    const std::size_t size = layout.size_of_all(ticket.call.rows, wanted.output);
+    if (size > part.size) return refusals_.too_small(output, wanted.place.region, part.size, size), false;
+    std::size_t at = part.at;
+    for (std::int64_t row = 0; row < ticket.call.rows; ++row) {
+      const std::string_view data = layout.data(row, wanted.output);
+      if (!part.region->write(at, data)) return refusals_.shortened(output, wanted.place.region), false;
+      at += data.size();
+    }
+    return true;
+  }
+
   // Whether all numbers are within the limits of their inputs, else there is a refusal. Tensors lie one after the other
   // from *placed* on, or still in the request.
   bool takes_values(const ClientTicket& ticket, const ServedModel& model, const char* placed) {
@@ -241,8 +319,7 @@ class CallTickets {
 
   void note_inputs(ClientTicket& ticket, const ServedModel& model) {
     if (!model.fixed_inputs)
-      for (const protocol::Input& tensor : ticket.call.inputs)
-        ticket.inputs.push_back({tensor.shape, tensor.data.size()});
+      for (const protocol::Input& tensor : ticket.call.inputs) ticket.inputs.push_back({tensor.shape, tensor.bytes()});
     for (protocol::Input& tensor : ticket.call.inputs) tensor.data = {};  // it lay in the request
   }
 
@@ -411,6 +488,7 @@ class CallTickets {
 
   // As clients in closed loops may take .8 of an objective for all of it, and the way back takes a little.
   static constexpr double kOnPath = 0.85;
+  static constexpr std::string_view kRegion = "region";  // why a call goes the long way
 
   Exchange& exchange_;
   Origin& origin_;

@@ -1,6 +1,8 @@
 // API keys. A comparison takes the same time whether or not, and where, a key differs.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,9 +19,15 @@ class Keys {
 
   explicit operator bool() const { return !keys_.empty(); }
 
-  // Whether one of them is shown in these headers; without keys anybody may come.
+  static constexpr std::int64_t kNone = -1;
+
+  // Which one of them is shown in these headers: its number, kNone where there are no keys and anybody may come, or
+  // nothing.
+  std::optional<std::int64_t> find(std::string_view authorization, std::string_view api_key) const {
+    return keys_.empty() ? kNone : known(shown(authorization, api_key));
+  }
   bool admit(std::string_view authorization, std::string_view api_key) const {
-    return keys_.empty() || known(shown(authorization, api_key));
+    return find(authorization, api_key).has_value();
   }
 
  private:
@@ -32,10 +40,11 @@ class Keys {
     return key;
   }
 
-  bool known(std::string_view shown) const {
-    bool matches = false;
-    for (const std::string& key : keys_) matches |= same(shown, key);  // all of them, whichever matches
-    return matches;
+  std::optional<std::int64_t> known(std::string_view shown) const {
+    std::optional<std::int64_t> match;
+    for (std::size_t at = 0; at < keys_.size(); ++at)  // all of them, whichever matches
+      if (same(shown, keys_[at])) match = static_cast<std::int64_t>(at);
+    return match;
   }
 
   // The time depends on what was given alone.

@@ -124,6 +124,17 @@ class Refusals {
     text_ += shown_bytes(problem.element.substr(0, 20)) + ")";
     write(kBad);
   }
+  // Of an output that was to be written into a region.
+  void too_small(std::string_view output, std::string_view region, std::size_t given, std::size_t needed) {
+    begin("output ", output) += ": shared_memory_byte_size: expected at least " + std::to_string(needed) +
+                                " bytes of region '" + std::string(region) + "' (got " + std::to_string(given) + ")";
+    write(kBad);
+  }
+  void shortened(std::string_view output, std::string_view region) {
+    begin("output ", output) +=
+        ": shared_memory_region: expected memory as large as it was registered (got '" + std::string(region) + "')";
+    write(kBad);
+  }
   // The element at *at* of an input breaks its limits.
   void out_of_range(std::string_view model, const protocol::Spec& input, const protocol::Shape& shape,
                     std::string_view data, std::size_t at) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <queue>
 #include <stdexcept>
 #include <string>
@@ -42,6 +43,7 @@ struct Arrivals {
   std::int64_t count;
   ById<std::int32_t> application = {};
   ById<bool> profiled = {};
+  ById<std::int32_t> length = {}, bucket = {};  // of models that have lengths
 };
 
 inline void check_arrivals(const Setup& setup, const Arrivals& arrivals) {
@@ -55,13 +57,64 @@ inline void check_arrivals(const Setup& setup, const Arrivals& arrivals) {
   }
 }
 
-// How long a batch really takes: a table by kind of GPU, or for dynamic models c0 + c1 k max(work).
+// How long batches of a model with lengths really take, on one kind of GPU: twin of ByLength in
+// astrarium.core.profiles, where its words are explained.
+struct ByLength {
+  std::vector<std::int64_t> lengths;
+  std::vector<std::vector<Time>> times;  // by length, then by size, from 1 on
+  bool rounded;
+  Together together;
+
+  std::int64_t rounded_up(std::int64_t length) const { return rounded ? lengths[place_of(length)] : length; }
+
+  Time time(std::size_t size, std::int64_t length) const {
+    const std::size_t place = place_of(length);
+    const Time after = times[place][size - 1];
+    if (rounded || place == 0 || length >= lengths[place]) return after;
+    const Time before = times[place - 1][size - 1];
+    return before + (after - before) * (length - lengths[place - 1]) / (lengths[place] - lengths[place - 1]);
+  }
+
+  // How many requests of up to this length can run together.
+  std::size_t longest_batch(std::int64_t length) const {
+    const std::size_t place = place_of(length);
+    const std::size_t above = times[place].size();
+    return rounded || place == 0 || length >= lengths[place] ? above : std::min(above, times[place - 1].size());
+  }
+
+  // Of a batch of requests of these lengths, which it may sort: run after run.
+  Time batch_time(std::vector<std::int64_t>& members) const {
+    if (together == Together::kPadded)
+      return time(members.size(), rounded_up(*std::max_element(members.begin(), members.end())));
+    std::sort(members.begin(), members.end());
+    Time sum = 0;
+    for (std::size_t first = 0, next = 0; first < members.size(); first = next) {
+      while (next < members.size() && is_alike(members[next], members[first])) ++next;
+      sum += time(next - first, rounded_up(members[first]));
+    }
+    return sum;
+  }
+
+ private:
+  std::size_t place_of(std::int64_t length) const {
+    const auto place = std::lower_bound(lengths.begin(), lengths.end(), length) - lengths.begin();
+    return static_cast<std::size_t>(std::min<std::ptrdiff_t>(place, std::ssize(lengths) - 1));
+  }
+  bool is_alike(std::int64_t length, std::int64_t other) const {
+    return together == Together::kLength ? length == other : rounded_up(length) == rounded_up(other);
+  }
+};
+
+// How long a batch really takes: a table by kind of GPU, or for dynamic models c0 + c1 k max(work), or a table by
+// length.
 struct Truth {
   std::vector<int> kind_of_gpu;
   std::vector<std::vector<std::vector<Time>>> tables;  // [kind][model][batch size]
   std::vector<int> dynamic;                            // [model]
   std::vector<Time> c0;                                // [model]
   std::vector<double> c1;                              // [model]
+  // [kind][model], nothing for a model without lengths; may be left out where no model has any.
+  std::vector<std::vector<std::optional<ByLength>>> by_length = {};
 };
 
 struct Requests {
@@ -222,12 +275,15 @@ class Books {
   }
 
  private:
-  Time execution(int gpu, int model, const std::int64_t* ids, int size) const {
+  Time execution(int gpu, int model, const std::int64_t* ids, int size) {
     const auto m = static_cast<std::size_t>(model);
-    if (!truth_.dynamic[m]) {
-      const auto kind = static_cast<std::size_t>(truth_.kind_of_gpu[static_cast<std::size_t>(gpu)]);
-      return truth_.tables[kind][m][static_cast<std::size_t>(size)];
+    const auto kind = static_cast<std::size_t>(truth_.kind_of_gpu[static_cast<std::size_t>(gpu)]);
+    if (!truth_.by_length.empty() && truth_.by_length[kind][m]) {
+      lengths_.clear();
+      for (int i = 0; i < size; ++i) lengths_.push_back(arrivals_.length[ids[i]]);
+      return truth_.by_length[kind][m]->batch_time(lengths_);
     }
+    if (!truth_.dynamic[m]) return truth_.tables[kind][m][static_cast<std::size_t>(size)];
     Time longest = 0;
     for (int i = 0; i < size; ++i) longest = std::max(longest, arrivals_.work[ids[i]]);
     const double padded = truth_.c1[m] * static_cast<double>(size) * static_cast<double>(longest);
@@ -303,6 +359,7 @@ class Books {
   std::priority_queue<Scheduled, std::vector<Scheduled>, std::greater<>> agenda_;
   std::vector<Time> timers_;
   std::vector<std::vector<std::int64_t>> spare_;
+  std::vector<std::int64_t> lengths_;  // of the batch that is looked at
   std::int64_t sequence_ = 0, runs_ = 0;
   Time warmup_ = 0, profiler_delay_ = 0;  // 0: nobody listens
   std::vector<std::int64_t> limits_, bad_;

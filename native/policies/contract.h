@@ -22,10 +22,30 @@ struct Dynamic {
   std::vector<std::vector<Time>> history;
 };
 
+// Who can share a run of a batch: all members, padded to the longest; those of one bucket; those of exactly one length.
+enum class Together { kPadded, kBucket, kLength };
+
+// How long batches take whose requests are of unequal length, which is rounded up to buckets.
+struct Lengths {
+  std::vector<std::int64_t> longest;       // of each bucket, rising
+  std::vector<std::vector<Time>> latency;  // by bucket, as in Model
+  Together together = Together::kPadded;
+
+  int bucket_of(std::int64_t length) const {
+    const auto bucket = std::lower_bound(longest.begin(), longest.end(), length) - longest.begin();
+    return static_cast<int>(std::min<std::ptrdiff_t>(bucket, std::ssize(longest) - 1));
+  }
+  int max_batch(int bucket) const { return static_cast<int>(latency[static_cast<std::size_t>(bucket)].size()) - 2; }
+  Time time(int bucket, int size) const {
+    return latency[static_cast<std::size_t>(bucket)][static_cast<std::size_t>(size)];
+  }
+};
+
 struct Model {
   Time slo;
-  std::vector<Time> latency;  // for batches of 0, 1, ..., max_batch, then kForever
+  std::vector<Time> latency;  // for batches of 0, 1, ..., max_batch, then kForever; with lengths, of the longest
   std::optional<Dynamic> dynamic = std::nullopt;
+  std::optional<Lengths> lengths = std::nullopt;
 
   int max_batch() const { return static_cast<int>(latency.size()) - 2; }
 

@@ -131,6 +131,9 @@ class LivePolicy final : public Decider {
     if (known && (arrival.application < 0 || arrival.application >= std::ssize(known->history)))
       throw std::invalid_argument("application " + std::to_string(arrival.application) +
                                   ": must be one of the model's");
+    const auto& lengths = setup_.models[static_cast<std::size_t>(arrival.model)].lengths;
+    if (lengths && (arrival.bucket < 0 || arrival.bucket >= std::ssize(lengths->longest)))
+      throw std::invalid_argument("bucket " + std::to_string(arrival.bucket) + ": must be one of the model's");
   }
 
   Setup setup_;

@@ -15,6 +15,7 @@ struct Arrival {
   int model;
   Time arrival, deadline;
   int application = 0;
+  int length = 0, bucket = 0;  // of a model that has lengths
 };
 
 // Requests that wait or run, by ids of our own that only grow: policies sort by them. A slot is used again once its
@@ -36,8 +37,15 @@ class RequestTable {
   void leave(std::int64_t id) { taken_[slot(id)] = false; }
 
   Arrivals columns() const {
-    return {{time_.data(), mask_},       {deadline_.data(), mask_}, {model_.data(), mask_}, {}, mask_ + 1,
-            {application_.data(), mask_}};
+    return {{time_.data(), mask_},
+            {deadline_.data(), mask_},
+            {model_.data(), mask_},
+            {},
+            mask_ + 1,
+            {application_.data(), mask_},
+            {},
+            {length_.data(), mask_},
+            {bucket_.data(), mask_}};
   }
 
  private:
@@ -52,6 +60,8 @@ class RequestTable {
     deadline_[at] = arrival.deadline;
     model_[at] = arrival.model;
     application_[at] = arrival.application;
+    length_[at] = arrival.length;
+    bucket_[at] = arrival.bucket;
   }
 
   std::int64_t free_slots(std::int64_t count) {
@@ -68,7 +78,9 @@ class RequestTable {
   void grow() {
     RequestTable wider(2 * (mask_ + 1));
     for (std::size_t at = 0; at < id_.size(); ++at)
-      if (taken_[at]) wider.set(id_[at], {caller_[at], model_[at], time_[at], deadline_[at], application_[at]});
+      if (taken_[at])
+        wider.set(id_[at],
+                  {caller_[at], model_[at], time_[at], deadline_[at], application_[at], length_[at], bucket_[at]});
     wider.next_ = next_;
     *this = std::move(wider);
   }
@@ -82,13 +94,15 @@ class RequestTable {
     deadline_.resize(size);
     model_.resize(size);
     application_.resize(size);
+    length_.resize(size);
+    bucket_.resize(size);
     taken_.resize(size);
   }
 
   std::int64_t mask_ = 0, next_ = 0;
   std::vector<std::int64_t> id_, caller_;
   std::vector<Time> time_, deadline_;
-  std::vector<std::int32_t> model_, application_;
+  std::vector<std::int32_t> model_, application_, length_, bucket_;
   std::vector<bool> taken_;
 };
 

@@ -51,8 +51,15 @@ class WindowScheduler : public Policy {
   int index_of(std::int64_t id) const { return arrivals_->model[id]; }
   void study(const Instant&) {}
   void plan(Time, const Books&) {}
-  void gave_up(Time, int) {}
+  void gave_up(Time, const Queue&, int) {}
   void sent(int, const RunningBatch&) {}
+  const std::int64_t* batch_of(int index) { return queue(index).heads(); }
+
+  // The batch of a queue has left it.
+  void leave(Time now, int index, Books& books) {
+    queue(index).cut(queue(index).size);
+    update(now, index, 0, books);
+  }
 
   // The last word on a batch that has a GPU.
   void settle(Time now, int index, int gpu, Books& books) {
@@ -108,7 +115,7 @@ class WindowScheduler : public Policy {
 
   void give_up(Time now, Queue& q, int count, Books& books) {
     if (count == 0) return;
-    self().gave_up(now, count);
+    self().gave_up(now, q, count);
     for (int i = 0; i < count; ++i) {
       const std::int64_t id = q.heads()[i];
       books.drop(now, id, q.saveable(arrivals_->deadline[id], now) ? kSacrificed : kExpired);
@@ -160,10 +167,9 @@ class WindowScheduler : public Policy {
     const Time start = std::max(now + network_.delay(q.size), free);
     planned_[static_cast<std::size_t>(gpu)].push_back(q.planned());
     free_.set(gpu, start + q.planned());
-    books.dispatch(now, gpu, q.heads(), q.size, start);
+    books.dispatch(now, gpu, self().batch_of(index), q.size, start);
     self().sent(gpu, books.gpu(gpu).batches.back());
-    q.cut(q.size);
-    update(now, index, 0, books);
+    self().leave(now, index, books);
   }
 
   void set_timer(Time now, Books& books) {

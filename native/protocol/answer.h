@@ -34,6 +34,12 @@ struct ReplyLayout {
     return sizes[sizes.size() == shapes.size() ? output : static_cast<std::size_t>(row) * shapes.size() + output];
   }
 
+  std::size_t size_of_all(std::int64_t rows, std::size_t output) const {
+    std::size_t sum = 0;
+    for (std::int64_t row = 0; row < rows; ++row) sum += size(row, output);
+    return sum;
+  }
+
   // What a row has of an output.
   std::string_view data(std::int64_t row, std::size_t output) const {
     std::size_t before = 0;
@@ -243,10 +249,18 @@ class AnswerWriter {
     const Shape& shape = layout.shapes[wanted.output];
     for (std::size_t axis = 1; axis < shape.size(); ++axis) json_ += ',', number(shape[axis]);
     json_ += ']';
-    if (wanted.binary) binary_output(call, layout, wanted);
+    if (wanted.place.is_given()) output_in_region(call, layout, wanted);
+    else if (wanted.binary) binary_output(call, layout, wanted);
     else if (!json_output(call, layout, wanted)) return false;
     json_ += '}';
     return true;
+  }
+
+  void output_in_region(const Call& call, const ReplyLayout& layout, const Wanted& wanted) {
+    json_ += R"(,"parameters":{"shared_memory_region":)", quoted(wanted.place.region);
+    json_ += R"(,"shared_memory_byte_size":)", number(layout.size_of_all(call.rows, wanted.output));
+    if (wanted.place.at) json_ += R"(,"shared_memory_offset":)", number(wanted.place.at);
+    json_ += '}';
   }
 
   void binary_output(const Call& call, const ReplyLayout& layout, const Wanted& wanted) {

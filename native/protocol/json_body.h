@@ -31,11 +31,20 @@ class BodyReader {
  private:
   enum Field { kInputs, kOutputs, kId, kParameters, kFields };
   enum Parameter { kTimeout, kPriority, kApplication, kBinary, kParameterCount };
+  struct Place {
+    std::string_view region;
+    std::optional<std::size_t> at, size;
+
+    bool is_given() const { return region.data() != nullptr || at || size; }
+    bool is_whole() const { return !region.empty() && size; }
+    RegionPlace kept() const { return {std::string(region), at.value_or(0), *size}; }
+  };
   struct Announced {
     std::string_view name, type;
     std::int64_t dimensions[kMostDimensions];  // no vector: a request in the steady state takes no memory
     std::size_t axes = 0;
     std::optional<std::size_t> binary;
+    Place place;
     std::optional<JsonScan> data;  // where the elements are, if they came before what tells how to read them
     bool has_name = false, has_type = false, has_shape = false, has_data = false, has_parameters = false;
   };
@@ -57,7 +66,14 @@ class BodyReader {
 
   // A parameter that would change what a tensor means.
   static bool is_unserved(std::string_view name) {
-    return name.substr(0, 13) == "shared_memory" || name == "classification";
+    return name.substr(0, kRegions.size()) == kRegions || name == "classification";
+  }
+
+  // A parameter of a tensor that lies in a region.
+  bool place(Place& place, std::string_view name) {
+    if (name == "shared_memory_region") return place.region.data() == nullptr && scan_.text(place.region);
+    if (name == "shared_memory_byte_size") return !place.size && scan_.whole(place.size.emplace());
+    return name == "shared_memory_offset" && !place.at && scan_.whole(place.at.emplace());
   }
 
   bool once(bool& seen) { return std::exchange(seen, true) == false; }
@@ -97,6 +113,9 @@ class BodyReader {
     Extras fields, parameters;
     if (!scan_.object([&](std::string_view key) { return input_field(announcement, key, fields, parameters); }))
       return false;
+    if (announcement.place.is_given())
+      return !announcement.has_data && !announcement.binary && announcement.place.is_whole() &&
+             data_in_region(announcement);
     if (announcement.binary) return !announcement.has_data && binary_data(announcement);
     return announcement.data ? late_data(announcement) : announcement.has_data;
   }
@@ -108,6 +127,14 @@ class BodyReader {
     taken_ += *announcement.binary;
     if (!is_text()) return *announcement.binary == size_;
     return bytes_elements(input->data, elements_) == std::pair(elements_, input->data.size());
+  }
+
+  bool data_in_region(const Announced& announcement) {
+    Input* input = find_input(announcement);
+    if (input == nullptr) return false;
+    if (is_text()) return refused("text");  // somebody has to look at its elements first
+    input->place = announcement.place.kept();
+    return input->place.size == size_;
   }
 
   // Elements that came first.
@@ -126,6 +153,7 @@ class BodyReader {
     if (key != "parameters") return extra(fields, key);
     return once(announcement.has_parameters) && scan_.object([&](std::string_view name) {
       if (name == "binary_data_size") return !announcement.binary && scan_.whole(announcement.binary.emplace());
+      if (name.substr(0, kRegions.size()) == kRegions) return place(announcement.place, name);
       return !is_unserved(name) && extra(parameters, name);
     });
   }
@@ -245,20 +273,24 @@ class BodyReader {
     std::string_view name;
     bool has_name = false, has_parameters = false;
     std::optional<bool> binary;
+    Place place;
     Extras fields, parameters;
     const bool read = scan_.object([&](std::string_view key) {
       if (key == "name") return once(has_name) && scan_.text(name);
       if (key != "parameters") return extra(fields, key);
       return once(has_parameters) && scan_.object([&](std::string_view flag) {
         if (flag == "binary_data") return !binary && scan_.boolean(binary.emplace());
+        if (flag.substr(0, kRegions.size()) == kRegions) return this->place(place, flag);
         return !is_unserved(flag) && extra(parameters, flag);
       });
     });
     const auto at = place_of(call_.model->outputs, name);
     if (!read || !has_name || at == call_.model->outputs.size()) return false;
+    if (place.is_given() && !place.is_whole()) return false;
     for (const Wanted& other : call_.outputs)
       if (other.output == at) return false;
-    call_.outputs.push_back({at, binary.value_or(false), binary.has_value()});
+    if (place.is_given()) call_.outputs.push_back({at, true, true, place.kept()});
+    else call_.outputs.push_back({at, binary.value_or(false), binary.has_value()});
     return true;
   }
 
@@ -267,6 +299,7 @@ class BodyReader {
     if (call_.rows == 0 || taken_ != binary_.size()) return false;
     if (beside_ + call_.inputs.size() * kPieceDigits > kMostBeside) return refused(kTooLarge);
     if (!std::all_of(call_.inputs.begin(), call_.inputs.end(), is_there)) return false;
+    if (call_.has_regions() && call_.block_bytes() > limit_) return refused(kTooLarge);
     if (call_.outputs.empty())
       for (std::size_t at = 0; at < call_.model->outputs.size(); ++at) call_.outputs.push_back({at, false, false});
     std::size_t answer = 0;
@@ -312,8 +345,8 @@ class BodyReader {
   Extras fields_, parameters_;
   bool seen_fields_[kFields] = {}, seen_parameters_[kParameterCount] = {};
   bool all_binary_ = false;
-  static constexpr std::string_view kBody = "body", kLargeJson = "large_json", kAccepts = "accept-encoding",
-                                    kTooLarge = "too_large";
+  static constexpr std::string_view kRegions = "shared_memory", kBody = "body", kLargeJson = "large_json",
+                                    kAccepts = "accept-encoding", kTooLarge = "too_large";
   std::string_view why_ = kBody;
 };
 

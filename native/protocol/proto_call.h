@@ -58,6 +58,7 @@ class ProtoCallReader {
     std::size_t size;
     std::string_view contents;
     bool has_contents;
+    bool is_in_region;
   };
 
   bool take_field(const Field& field) {
@@ -128,12 +129,23 @@ class ProtoCallReader {
     return result >= low;
   }
 
-  // Whether a tensor's parameter changes nothing.
-  static bool tensor_parameter(std::string_view data) {
+  // Whether a tensor's parameter changes nothing, or says in which region it lies.
+  bool tensor_parameter(std::string_view data) {
     std::string_view name;
     Field value;
-    return entry(data, name, value) && !begins(name, "shared_memory") && name != "classification";
+    if (!entry(data, name, value) || name == "classification") return false;
+    return !begins(name, "shared_memory") || place_parameter(name, value);
   }
+
+  bool place_parameter(std::string_view name, const Field& value) {
+    constexpr std::uint32_t kSigned = 2, kText = 3, kUnsigned = 5;
+    if (name == "shared_memory_region") return place_.region = value.data, value.number == kText;
+    const bool is_whole = value.number == kSigned || value.number == kUnsigned;
+    if (name == "shared_memory_offset") return place_.at = value.value, is_whole;
+    return name == "shared_memory_byte_size" && (place_.size = value.value, is_whole);
+  }
+  // None at all, or a whole one.
+  bool has_good_place() const { return place_.is_given() ? place_.size > 0 : place_.at == 0 && place_.size == 0; }
 
   // ---- tensors
 
@@ -143,6 +155,7 @@ class ProtoCallReader {
     std::string_view name, type;
     InputMessage message{};
     shape_.clear();
+    place_.clear();
     while (scan.next(field))
       if (!input_field(field, name, type, message)) return false;
     return scan.good && check_input(name, type, message);
@@ -186,15 +199,22 @@ class ProtoCallReader {
     call_->inputs[at].shape = shape_;
     message.at = at;
     message.size = *bytes;
+    message.is_in_region = place_.is_given();
+    if (!has_good_place() || (place_.is_given() && (place_.size != *bytes || message.has_contents))) return false;
+    call_->inputs[at].place = place_;
     inputs_.push_back(message);
     return true;
   }
 
   bool place_inputs() {
-    if (inputs_.size() != call_->inputs.size() || (!raw_.empty() && raw_.size() != inputs_.size())) return false;
-    for (std::size_t i = 0; i < inputs_.size(); ++i)
-      if (!(raw_.empty() ? typed(inputs_[i]) : binary(inputs_[i], raw_[i]))) return false;
-    return true;
+    if (inputs_.size() != call_->inputs.size()) return false;
+    std::size_t next = 0;
+    for (const InputMessage& message : inputs_) {
+      if (message.is_in_region) continue;
+      if (!raw_.empty() && next == raw_.size()) return false;
+      if (!(raw_.empty() ? typed(message) : binary(message, raw_[next++]))) return false;
+    }
+    return next == raw_.size();
   }
 
   bool binary(const InputMessage& message, std::string_view data) {
@@ -220,22 +240,25 @@ class ProtoCallReader {
     ProtoScan scan(data);
     Field field;
     std::string_view name;
+    place_.clear();
     while (scan.next(field)) {
       if (field.wire != kSized) return false;
       if (field.number == 1) name = field.data;
       else if (field.number != 2 || !tensor_parameter(field.data)) return false;
     }
+    if (!has_good_place()) return false;
     const auto at = place_of(call_->model->outputs, name);
     const auto same = [at](const Wanted& other) { return other.output == at; };
     if (!scan.good || at == call_->model->outputs.size() ||
         std::any_of(call_->outputs.begin(), call_->outputs.end(), same))
       return false;
-    call_->outputs.push_back({at, true});
+    call_->outputs.push_back({at, true, true, place_});
     return true;
   }
 
   bool complete() {
     if (call_->rows == 0) return false;
+    if (call_->has_regions() && call_->block_bytes() > limit_) return refused("too_large");
     if (call_->outputs.empty())
       for (std::size_t at = 0; at < call_->model->outputs.size(); ++at) call_->outputs.push_back({at, true});
     return true;
@@ -248,6 +271,7 @@ class ProtoCallReader {
   std::size_t limit_ = 0;
   std::string_view why_;
   Shape shape_;
+  RegionPlace place_;                 // of the tensor that is being read
   std::vector<InputMessage> inputs_;  // in the message's order
   std::vector<std::string_view> raw_;
 };
@@ -262,12 +286,10 @@ class ProtoAnswerWriter {
     string(kName, call.model->name);
     string(kVersion, call.model->version);
     if (!call.id.empty()) string(kId, call.id);
-    for (const Wanted& wanted : call.outputs) describe(call, layout, wanted.output);
+    for (const Wanted& wanted : call.outputs) describe(call, layout, wanted);
     cuts_.clear();
     for (const Wanted& wanted : call.outputs) {
-      std::size_t size = 0;
-      for (std::int64_t row = 0; row < call.rows; ++row) size += layout.size(row, wanted.output);
-      tag(kRaw, size);
+      tag(kRaw, wanted.place.is_given() ? 0 : layout.size_of_all(call.rows, wanted.output));
       cuts_.push_back(text_.size());
     }
     gather(call, layout);
@@ -276,7 +298,7 @@ class ProtoAnswerWriter {
   std::size_t size() const { return size_; }  // with the prefix
 
  private:
-  enum Number : unsigned { kName = 1, kVersion = 2, kId = 3, kOutputs = 5, kRaw = 6, kShape = 3 };
+  enum Number : unsigned { kName = 1, kVersion = 2, kId = 3, kOutputs = 5, kRaw = 6, kShape = 3, kParameters = 4 };
 
   void tag(unsigned number, std::size_t size) { text_ += static_cast<char>(number << 3 | kSized), varint(text_, size); }
   void string(unsigned number, std::string_view text) { tag(number, text.size()), text_ += text; }
@@ -286,7 +308,8 @@ class ProtoAnswerWriter {
     out += static_cast<char>(value);
   }
 
-  void describe(const Call& call, const ReplyLayout& layout, std::size_t output) {
+  void describe(const Call& call, const ReplyLayout& layout, const Wanted& wanted) {
+    const std::size_t output = wanted.output;
     const Spec& spec = call.model->outputs[output];
     shape_.clear();
     varint(shape_, static_cast<std::uint64_t>(call.rows));
@@ -297,8 +320,30 @@ class ProtoAnswerWriter {
     string(kName, spec.name);
     string(kVersion, spec.type->name);
     string(kShape, shape_);
+    if (wanted.place.is_given()) place(wanted.place, layout.size_of_all(call.rows, output));
     inner_ = std::exchange(text_, std::move(whole));
     string(kOutputs, inner_);
+  }
+
+  // In which region the output lies.
+  void place(const RegionPlace& place, std::size_t size) {
+    std::string value;
+    const auto number = [&value](std::size_t number) {
+      value = static_cast<char>(2 << 3 | kVarint);
+      varint(value, number);
+    };
+    value = static_cast<char>(3 << 3 | kSized);
+    varint(value, place.region.size());
+    parameter("shared_memory_region", value += place.region);
+    number(size), parameter("shared_memory_byte_size", value);
+    if (place.at) number(place.at), parameter("shared_memory_offset", value);
+  }
+  void parameter(std::string_view name, std::string_view value) {
+    std::string whole = std::exchange(text_, {});
+    string(1, name);
+    string(2, value);
+    std::swap(whole, text_);
+    string(kParameters, whole);
   }
 
   // The text is whole now, and stays where it is.
@@ -310,6 +355,7 @@ class ProtoAnswerWriter {
       const std::size_t output = call.outputs[i].output;
       pieces_.push_back(std::string_view(text_).substr(from, cuts_[i] - from));
       from = cuts_[i];
+      if (call.outputs[i].place.is_given()) continue;
       for (std::int64_t row = 0; row < call.rows; ++row) size_ += pieces_.emplace_back(layout.data(row, output)).size();
     }
     const std::size_t length = size_ - kPrefix;

@@ -100,7 +100,8 @@ class PythonPolicy final : public Decider {
   }
 
   static nanobind::tuple as_tuple(const Arrival& arrival) {
-    return nanobind::make_tuple(arrival.id, arrival.model, arrival.arrival, arrival.deadline, arrival.application);
+    return nanobind::make_tuple(arrival.id, arrival.model, arrival.arrival, arrival.deadline, arrival.application,
+                                arrival.length, arrival.bucket);
   }
   static nanobind::tuple as_tuple(const BatchFinished& event) {
     return nanobind::make_tuple(event.gpu, event.run, event.started, event.stopped);

@@ -41,13 +41,13 @@ inline Event event_of(nanobind::handle row) {
   }
 }
 
-// Arrivals are (id, model, arrival, deadline, application).
+// Arrivals are (id, model, arrival, deadline, application, length, bucket).
 inline nanobind::list decide(LivePolicy& self, Time now, nanobind::list arrivals, nanobind::list events) {
   namespace nb = nanobind;
   std::vector<Arrival> arrived;
   for (nb::handle row : arrivals)
     arrived.push_back({nb::cast<std::int64_t>(row[0]), nb::cast<int>(row[1]), nb::cast<Time>(row[2]),
-                       nb::cast<Time>(row[3]), nb::cast<int>(row[4])});
+                       nb::cast<Time>(row[3]), nb::cast<int>(row[4]), nb::cast<int>(row[5]), nb::cast<int>(row[6])});
   std::vector<Event> happened;
   for (nb::handle row : events) happened.push_back(event_of(row));
   nb::list actions;

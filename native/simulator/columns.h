@@ -25,13 +25,14 @@ nb::object column(std::vector<T>&& values) {
   return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
 }
 
-// The requests of a run; the last three may be missing where nothing asks for them.
+// The requests of a run; the last ones may be missing where nothing asks for them.
 struct RequestColumns {
   Column<Time> time, deadline;
   Column<std::int32_t> model;
   Column<Time> work;
   std::optional<Column<std::int32_t>> application;
   std::optional<Column<bool>> profiled;
+  std::optional<Column<std::int32_t>> length = {}, bucket = {};
 
   Arrivals arrivals() const {
     return {time.data(),
@@ -40,7 +41,9 @@ struct RequestColumns {
             work.data(),
             static_cast<std::int64_t>(time.size()),
             application ? application->data() : nullptr,
-            profiled ? profiled->data() : nullptr};
+            profiled ? profiled->data() : nullptr,
+            length ? length->data() : nullptr,
+            bucket ? bucket->data() : nullptr};
   }
 };
 

@@ -37,8 +37,9 @@ nb::dict simulate_serving(const Setup& setup, const Truth& truth, const Paramete
                           Column<Time> deadline, Column<std::int32_t> model, Column<Time> work, Time warmup,
                           std::vector<std::int64_t> bad_limits, nb::object progress,
                           std::optional<Column<std::int32_t>> application, std::optional<Column<bool>> profiled,
-                          Time profiler_delay) {
-  const RequestColumns columns{time, deadline, model, work, application, profiled};
+                          Time profiler_delay, std::optional<Column<std::int32_t>> length,
+                          std::optional<Column<std::int32_t>> bucket) {
+  const RequestColumns columns{time, deadline, model, work, application, profiled, length, bucket};
   check_setup(setup);
   check_truth(setup, truth, work.size(), time.size());
   check_columns(setup, columns);
@@ -68,9 +69,21 @@ NB_MODULE(_simulator, m) {
       "What is known of a model whose requests take unequal times: a batch of k takes c0 + c1 k times the "
       "longest, and history holds single times by application, rising.")
       .def(nb::init<Time, double, std::vector<std::vector<Time>>>(), "c0"_a, "c1"_a, "history"_a);
+  nb::enum_<Together>(m, "Together", "Which requests can share a run of a batch.")
+      .value("padded", Together::kPadded)
+      .value("bucket", Together::kBucket)
+      .value("length", Together::kLength);
+  nb::class_<Lengths>(m, "Lengths",
+                      "How long batches take by the bucket that lengths are rounded up to, and who can share a run.")
+      .def(nb::init<std::vector<std::int64_t>, std::vector<std::vector<Time>>, Together>(), "longest"_a, "latency"_a,
+           "together"_a);
+  nb::class_<ByLength>(m, "ByLength", "How long batches really take, by length and size, on one kind of GPU.")
+      .def(nb::init<std::vector<std::int64_t>, std::vector<std::vector<Time>>, bool, Together>(), "lengths"_a,
+           "times"_a, "rounded"_a, "together"_a);
   nb::class_<Model>(m, "Model", "A model's objective, and how long batches of 0, 1, ... take; the last is forever.")
       .def(nb::init<Time, std::vector<Time>>(), "slo"_a, "latency"_a)
-      .def(nb::init<Time, std::vector<Time>, Dynamic>(), "slo"_a, "latency"_a, "dynamic"_a);
+      .def(nb::init<Time, std::vector<Time>, std::optional<Dynamic>, std::optional<Lengths>>(), "slo"_a, "latency"_a,
+           "dynamic"_a.none(), "lengths"_a.none() = nb::none());
   nb::class_<Network>(m, "Network", "Times on the way: of an order, more for each request in it, and of an answer.")
       .def(nb::init<Time, Time, Time>(), "control"_a, "data"_a, "response"_a);
   nb::class_<Setup>(m, "Setup", "What a policy knows before the first event.")
@@ -78,10 +91,11 @@ NB_MODULE(_simulator, m) {
   nb::class_<Truth>(
       m, "Truth",
       "How long batches really take: tables by kind of GPU, model and size, or the terms of dynamic models "
-      "(0 in dynamic: none).")
+      "(0 in dynamic: none), or what is known by length.")
       .def(nb::init<std::vector<int>, std::vector<std::vector<std::vector<Time>>>, std::vector<int>, std::vector<Time>,
-                    std::vector<double>>(),
-           "kind_of_gpu"_a, "tables"_a, "dynamic"_a, "c0"_a, "c1"_a);
+                    std::vector<double>, std::vector<std::vector<std::optional<ByLength>>>>(),
+           "kind_of_gpu"_a, "tables"_a, "dynamic"_a, "c0"_a, "c1"_a,
+           "by_length"_a = std::vector<std::vector<std::optional<ByLength>>>());
   nb::class_<Parameters>(m, "Parameters", "The policy whose twin decides, by name, and its parameters by type.")
       .def(nb::init<std::string, std::map<std::string, std::int64_t>, std::map<std::string, double>,
                     std::map<std::string, std::vector<std::int64_t>>>(),
@@ -89,11 +103,12 @@ NB_MODULE(_simulator, m) {
   m.def(
       "simulate_serving", &simulate_serving, "setup"_a, "truth"_a, "parameters"_a, "time"_a, "deadline"_a, "model"_a,
       "work"_a, "warmup"_a, "bad_limits"_a, "progress"_a = nb::none(), "application"_a = nb::none(),
-      "profiled"_a = nb::none(), "profiler_delay"_a = 0,
+      "profiled"_a = nb::none(), "profiler_delay"_a = 0, "length"_a = nb::none(), "bucket"_a = nb::none(),
       nb::sig("def simulate_serving(setup: Setup, truth: Truth, parameters: Parameters, time: Ints, deadline: Ints, "
               "model: Ints, work: Ints, warmup: int, bad_limits: collections.abc.Sequence[int], "
               "progress: collections.abc.Callable[[int], None] | None = None, application: Ints | None = None, "
-              "profiled: Bools | None = None, profiler_delay: int = 0) -> dict[str, typing.Any]"),
+              "profiled: Bools | None = None, profiler_delay: int = 0, length: Ints | None = None, "
+              "bucket: Ints | None = None) -> dict[str, typing.Any]"),
       "Simulate the requests in these columns, and return the columns of the run's record. It ends early once a model "
       "has more bad requests than its limit, where limits are given.");
   m.def("reasons", &reasons, "Return the reasons for which requests are dropped, by the numbers that records hold.");

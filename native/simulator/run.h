@@ -20,12 +20,34 @@ inline void require(bool fits, const char* message) {
   if (!fits) throw std::invalid_argument(message);
 }
 
+inline void check_model(const Model& model) {
+  require(model.latency.size() >= 3, "latency must hold batches of 0 and 1 at least, and the end");
+  if (!model.lengths) return;
+  require(!model.lengths->longest.empty() && model.lengths->longest.size() == model.lengths->latency.size(),
+          "lengths: at least one bucket, and a table for each");
+  for (const auto& table : model.lengths->latency)
+    require(table.size() >= 3, "lengths: tables must hold batches of 0 and 1 at least, and the end");
+}
+
 // What the headers take for granted, because the Python side has made it so.
 inline void check_setup(const Setup& setup) {
   require(setup.gpus >= 1, "gpus must be at least 1");
   require(!setup.models.empty(), "models must not be empty");
-  for (const Model& model : setup.models)
-    require(model.latency.size() >= 3, "latency must hold batches of 0 and 1 at least, and the end");
+  for (const Model& model : setup.models) check_model(model);
+}
+
+inline void check_by_length(const Setup& setup, const std::vector<std::optional<ByLength>>& profiles) {
+  require(profiles.size() == setup.models.size(), "by_length: one for each kind and model, or nothing");
+  for (std::size_t model = 0; model < profiles.size(); ++model) {
+    const auto& lengths = setup.models[model].lengths;
+    require(profiles[model].has_value() == lengths.has_value(), "by_length: for the models that have lengths");
+    if (!lengths) continue;
+    const ByLength& profile = *profiles[model];
+    require(!profile.lengths.empty() && profile.lengths.size() == profile.times.size(), "by_length: a row for each");
+    for (std::size_t bucket = 0; bucket < lengths->longest.size(); ++bucket)
+      require(profile.longest_batch(lengths->longest[bucket]) >= lengths->latency[bucket].size() - 2,
+              "by_length: rows as long as the tables of lengths");
+  }
 }
 
 inline void check_truth(const Setup& setup, const Truth& truth, std::size_t work, std::size_t count) {
@@ -38,6 +60,8 @@ inline void check_truth(const Setup& setup, const Truth& truth, std::size_t work
     for (std::size_t model = 0; model < models; ++model)
       require(tables[model].size() >= setup.models[model].latency.size(), "tables: as long as latency");
   }
+  require(truth.by_length.empty() || truth.by_length.size() == kinds, "by_length: one for each kind");
+  for (const auto& of_kind : truth.by_length) check_by_length(setup, of_kind);
   require(truth.dynamic.size() == models && truth.c0.size() == models && truth.c1.size() == models,
           "dynamic, c0 and c1: one for each model");
   const bool is_static = std::count(truth.dynamic.begin(), truth.dynamic.end(), 0) == std::ssize(truth.dynamic);
@@ -50,6 +74,17 @@ void check_optional(const char* name, const std::optional<Column<T>>& column, st
     throw std::invalid_argument(std::string(name) + " must have the same length as time");
 }
 
+// Policies look buckets up, and the truth lengths, where a model has any.
+inline void check_lengths(const Setup& setup, const Arrivals& arrivals) {
+  for (std::int64_t i = 0; i < arrivals.count; ++i) {
+    const auto& lengths = setup.models[static_cast<std::size_t>(arrivals.model[i])].lengths;
+    if (!lengths) continue;
+    require(static_cast<bool>(arrivals.length) && static_cast<bool>(arrivals.bucket),
+            "length and bucket must be given: a model has lengths");
+    require(arrivals.bucket[i] == lengths->bucket_of(arrivals.length[i]), "bucket must be that of the length");
+  }
+}
+
 inline void check_columns(const Setup& setup, const RequestColumns& columns) {
   const std::size_t count = columns.time.size();
   if (columns.deadline.size() != count || columns.model.size() != count)
@@ -57,6 +92,9 @@ inline void check_columns(const Setup& setup, const RequestColumns& columns) {
   check_arrivals(setup, columns.arrivals());
   check_optional("application", columns.application, count);
   check_optional("profiled", columns.profiled, count);
+  check_optional("length", columns.length, count);
+  check_optional("bucket", columns.bucket, count);
+  check_lengths(setup, columns.arrivals());
 }
 
 // A policy that listens may read the application of every request and the work of profiled ones.

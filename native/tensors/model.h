@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tensors/datatype.h"
@@ -27,6 +28,7 @@ struct Spec {
   const Datatype* type;
   Shape item;                                   // of one item, without the batch; -1 is any size
   std::optional<Limits> limits = std::nullopt;  // of an input
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges = {};  // of each dimension of `item`; none: any size fits -1
 
   bool operator==(const Spec&) const = default;
 
@@ -44,14 +46,21 @@ struct Spec {
     if (shape.size() != item.size() + 1 || shape[0] < 1) return std::nullopt;
     std::size_t elements = 1;
     for (std::size_t axis = 0; axis < shape.size(); ++axis) {
-      const bool fits = axis == 0 || item[axis - 1] == -1 || item[axis - 1] == shape[axis];
-      if (!fits || shape[axis] < 1) return std::nullopt;  // empty tensors go the long way
+      if (!fits(axis, shape[axis]) || shape[axis] < 1) return std::nullopt;  // empty tensors go the long way
       if (static_cast<std::size_t>(shape[axis]) > limit / elements) return std::nullopt;
       elements *= static_cast<std::size_t>(shape[axis]);
     }
     const bool is_text = type->kind == Kind::kBytes;
     if (is_text && elements > kMostTexts) return std::nullopt;
     return elements <= limit / (is_text ? sizeof(std::uint32_t) : type->bytes) ? std::optional(elements) : std::nullopt;
+  }
+
+ private:
+  // Whether a dimension of a tensor may have this size; the first one is the batch.
+  bool fits(std::size_t axis, std::int64_t size) const {
+    if (axis == 0 || item[axis - 1] == size) return true;
+    if (item[axis - 1] != -1) return false;
+    return ranges.empty() || (ranges[axis - 1].first <= size && size <= ranges[axis - 1].second);
   }
 };
 

@@ -6,7 +6,8 @@ import astrarium._simulator
 
 Shape = Sequence[int]
 Limits = tuple[int, int, str]  # bounds as `native_bounds` has them, and what would be right
-Spec = tuple[str, str, Shape, Limits | None]
+Ranges = Sequence[tuple[int, int]]  # lowest and highest size of each dimension
+Spec = tuple[str, str, Shape, Limits | None] | tuple[str, str, Shape, Limits | None, Ranges]
 Sum = tuple[int, int]  # a count, and nanoseconds
 Histogram = tuple[list[int], int]  # counts by upper bound, and nanoseconds
 Tally = tuple[
@@ -36,14 +37,15 @@ PassedBytes = tuple[
     str,  # why they were passed to Python
     int,  # when they were received
     int,  # the error that ended the connection; 0: it was closed
-    tuple[str, int],  # host and port of the client
+    tuple[str, int],  # host and port of the client, with its first bytes
+    int,  # its user; -1: any, -2: unknown
 ]
 PassedCall = tuple[
     int,  # CALL, MESSAGE, CALL_END, CALL_SENT or LEFT
     tuple[int, int],  # connection and stream
     tuple[bytes, bool],  # a message, and whether it is compressed
     bool,  # it streams
-    tuple[bytes, str, str, int, int],  # metadata, client, why it was passed, when it was received, patience
+    tuple[bytes, str, str, int, int, int],  # metadata, client, why, when it was received, patience, user
 ]
 
 class Arena:
@@ -109,6 +111,67 @@ class Admission:
     def count_lost(self, model: int) -> None:
         """Count a call that was let in and not answered in time."""
 
+class Region:
+    """A region is memory of a client that was registered; it is there as long as this is."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in requests."""
+
+    @property
+    def key(self) -> str:
+        """The shared memory object that it is part of."""
+
+    @property
+    def offset(self) -> int:
+        """Where in that it begins."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether outputs may be written here."""
+
+    def read(self, at: int, size: int) -> bytes | None:
+        """Return a copy of a part, or None where the memory has become shorter."""
+
+    def write(self, at: int, data: bytes | bytearray | memoryview) -> bool:
+        """Write a part; return False where the memory has become shorter."""
+
+class Regions:
+    """Regions are memory of clients on this machine, by owner (user and API key) and by name. A user of -1 is
+    any, and of -2 unknown; a key of -1 is none."""
+
+    def __init__(self) -> None: ...
+    def allow(self, most_bytes: int, local: bool) -> None:
+        """Let clients register so many bytes from now on; *local*: each user of this machine for itself."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether clients may register any."""
+
+    @property
+    def local(self) -> bool:
+        """Whether users of this machine are told apart."""
+
+    def add(self, user: int, key: int, name: str, object: str, offset: int, size: int) -> tuple[str, str]:
+        """Register a part of a shared memory object. Return the field that is wrong, and what would be right,
+        or two empty texts; without a field there are too many."""
+
+    def remove(self, user: int, key: int, name: str) -> int:
+        """Unregister a region, or all of an owner; return how many there were."""
+
+    def find(self, user: int, key: int, name: str) -> Region | None:
+        """Return the region of that name, or None where the owner has registered none."""
+
+    def of(self, user: int, key: int) -> list[Region]:
+        """Return all regions of an owner, by name."""
+
+    def totals(self) -> tuple[int, int]:
+        """Return how many regions there are, and how many bytes."""
+
 class Exchange:
     """An exchange is what network threads, Python and the scheduler share: memory, tickets in rings, who is
     let in, what was counted. Each thread that reads calls is an origin."""
@@ -134,6 +197,10 @@ class Exchange:
     @property
     def arena(self) -> Arena:
         """The memory where tensors lie."""
+
+    @property
+    def regions(self) -> Regions:
+        """The memory of clients where tensors lie."""
 
     @property
     def admission(self) -> Admission:
@@ -228,6 +295,9 @@ class Network:
     def take_back(self, connection: int, received: int, data: bytes) -> None:
         """Send the rest of an answer; if nothing came after the first *received* bytes, calls need no Python
         again."""
+
+def user_of_peer(fd: int) -> int:
+    """Return which user of this machine is at the other end of a connection over loopback, or -2."""
 
 DATA: int = 0
 

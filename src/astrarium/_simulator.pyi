@@ -1,11 +1,13 @@
 """The simulator in native code: arrays in, a finished run out; setups, and twins that decide live."""
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from astrarium.core.arrivals import Bools, Ints
 
-ArrivalRow = tuple[int, int, int, int, int]  # request, model, arrival, deadline, application
+# request, model, arrival, deadline, application, length, bucket
+ArrivalRow = tuple[int, int, int, int, int, int, int]
 EventRow = tuple[int, int, int, int, int]  # its kind, as `Event` counts them, and what it is made of
 ActionRow = tuple[int, int, Any, int]  # its kind, and what it is made of
 
@@ -15,13 +17,38 @@ class Dynamic:
 
     def __init__(self, c0: int, c1: float, history: Sequence[Sequence[int]]) -> None: ...
 
+class Together(enum.Enum):
+    """Which requests can share a run of a batch."""
+
+    padded = 0
+
+    bucket = 1
+
+    length = 2
+
+class Lengths:
+    """How long batches take by the bucket that lengths are rounded up to, and who can share a run."""
+
+    def __init__(
+        self, longest: Sequence[int], latency: Sequence[Sequence[int]], together: Together
+    ) -> None: ...
+
+class ByLength:
+    """How long batches really take, by length and size, on one kind of GPU."""
+
+    def __init__(
+        self, lengths: Sequence[int], times: Sequence[Sequence[int]], rounded: bool, together: Together
+    ) -> None: ...
+
 class Model:
     """A model's objective, and how long batches of 0, 1, ... take; the last is forever."""
 
     @overload
     def __init__(self, slo: int, latency: Sequence[int]) -> None: ...
     @overload
-    def __init__(self, slo: int, latency: Sequence[int], dynamic: Dynamic) -> None: ...
+    def __init__(
+        self, slo: int, latency: Sequence[int], dynamic: Dynamic | None, lengths: Lengths | None = None
+    ) -> None: ...
 
 class Network:
     """Times on the way: of an order, more for each request in it, and of an answer."""
@@ -37,7 +64,7 @@ class Setup:
 
 class Truth:
     """How long batches really take: tables by kind of GPU, model and size, or the terms of dynamic models (0
-    in dynamic: none)."""
+    in dynamic: none), or what is known by length."""
 
     def __init__(
         self,
@@ -46,6 +73,7 @@ class Truth:
         dynamic: Sequence[int],
         c0: Sequence[int],
         c1: Sequence[float],
+        by_length: Sequence[Sequence[ByLength | None]] = [],
     ) -> None: ...
 
 class Parameters:
@@ -73,6 +101,8 @@ def simulate_serving(
     application: Ints | None = None,
     profiled: Bools | None = None,
     profiler_delay: int = 0,
+    length: Ints | None = None,
+    bucket: Ints | None = None,
 ) -> dict[str, Any]:
     """Simulate the requests in these columns, and return the columns of the run's record. It ends early once
     a model has more bad requests than its limit, where limits are given."""

@@ -286,7 +286,7 @@ def test_batches_are_drawn_from_the_inputs_that_are_given(tmp_path: Path) -> Non
     path = tmp_path / "mine.npz"
     np.savez(path, X=np.arange(6).reshape(3, 2), T=np.array([["a"], ["b"], ["c"]]), H=halves)
     data = examples.own(path, specs)
-    batch = examples.drawn(data, 50, np.random.default_rng(0))
+    batch = examples.drawn(specs, data, 50, np.random.default_rng(0))
     rows = {(*x, *t, *h) for x, t, h in zip(*map(np.ndarray.tolist, batch.inputs.values()), strict=True)}
     bits = to_bfloat16(halves).tolist()
     assert rows == {(2.0 * row, 2.0 * row + 1, "abc"[row], *bits[row]) for row in range(3)}

@@ -198,6 +198,13 @@ def test_the_first_guide_serves_the_example_that_make_serves() -> None:
     assert load(EXAMPLE, serving=True).server == ServerOptions()
 
 
+@pytest.mark.parametrize("name", ["texts.yaml", "ask.py"])
+def test_the_guide_for_texts_shows_its_example(name: str) -> None:
+    bodies = [body for _, body in BLOCK.findall((GUIDES / "texts.md").read_text())]
+    [shown] = [body for body in bodies if body.startswith(f"# {name}\n")]
+    assert shown == f"# {name}\n{(ROOT / 'examples' / 'texts' / name).read_text()}"
+
+
 def test_the_readme_asks_what_the_first_guide_asks() -> None:
     commands_of_readme = [
         body for _, body in BLOCK.findall((ROOT / "README.md").read_text()) if body.startswith("curl ")

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "front/grpc/stream.h"
 #include "front/http_limits.h"
 #include "front/keys.h"
+#include "front/peer.h"
 #include "front/reasons.h"
 #include "protocol/plain_calls.h"
 #include "protocol/proto_call.h"
@@ -67,6 +69,7 @@ struct GrpcConnection {
   Time frame_since = 0, head_since = 0;  // when that frame and that head began to arrive; 0: there is none
   Time left = 0;                         // when our last frame went out; what it still sends is ignored
   bool stalled = false;                  // because too much waits for Python
+  std::optional<std::int64_t> user;      // whose client it is, once somebody has asked
   bool marked = false;                   // it is looked at when the round ends
   std::uint32_t armed = 0;
 
@@ -594,10 +597,21 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     why = why_long(stream, call);
     if (!why.empty()) return why;
     if (!reader_.read(call, message, shared_.limits.body_bytes)) return reader_.why();
+    if (call.has_regions()) calls_.spare().owner = {user_of(*stream.connection), key_of(stream)};
     const CallTickets::Taking taking = calls_.take(stream, stream.received, stream.connection->number);
     if (taking.taken || !taking.why.empty()) return taking.why;
     refuse(stream, calls_.refusal());
     return {};
+  }
+
+  // Whose regions a call may use.
+  std::int64_t user_of(GrpcConnection& connection) const {
+    if (!exchange_.regions.tells_users_apart()) return RegionOwner::kAnyUser;
+    if (!connection.user) connection.user = user_of_peer(connection.fd).value_or(RegionOwner::kUnknown);
+    return *connection.user;
+  }
+  std::int64_t key_of(const GrpcStream& stream) const {
+    return shared_.keys.find(stream.view(stream.authorization), stream.view(stream.api_key)).value_or(Keys::kNone);
   }
 
   // What the metadata asks for.
@@ -614,7 +628,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
       if (ticket.caller == nullptr) return monotonic_ns();
       auto& stream = static_cast<GrpcStream&>(*ticket.caller);
       mark(*stream.connection);
-      if (layout == nullptr) refuse(stream, calls_.refusal());
+      if (layout == nullptr || !calls_.deliver(ticket, *layout)) refuse(stream, calls_.refusal());
       else write(*stream.connection->http2, stream, ticket.call, *layout);
       return monotonic_ns();
     };
@@ -685,9 +699,11 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
       return refuse_to_hold(stream);
     shared_.long_calls.fetch_add(1, std::memory_order_relaxed);
     stream.is_long = true;
+    const std::int64_t user =
+        exchange_.regions.allowed() ? user_of(*stream.connection) : std::int64_t{RegionOwner::kUnknown};
     pass(stream, {PassedCall::kCall, stream.connection->number, stream.id, std::string(message), compressed, streams,
                   stream.metadata, peer(stream.connection->fd), std::string(why), stream.received,
-                  timeout_of(stream.view(stream.timeout)).value_or(0)});
+                  timeout_of(stream.view(stream.timeout)).value_or(0), user});
   }
 
   // Whose calls wait for Python is not read before it has taken some of them.

@@ -76,6 +76,7 @@ struct PassedCall {
   bool compressed = false, streams = false;
   std::string metadata = {}, peer = {}, why = {};
   Time received = 0, patience = 0;
+  std::int64_t user = RegionOwner::kUnknown;  // of this machine
 
   std::size_t cost() const {
     return sizeof *this + bytes.size() + metadata.size() + peer.size() + why.size();

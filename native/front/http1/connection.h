@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,8 @@ struct Connection : Caller {
   bool input_closed = false;   // nothing is read any more
   bool lingers = false;        // it is not closed before its client has had time to read the last answer
   bool left = false;           // it has been sent all: what still comes is thrown away
+
+  std::optional<std::int64_t> user;  // whose client it is, once somebody has asked
 
   // The long way.
   bool is_long = false;      // requests go there now

@@ -404,10 +404,18 @@ class Http1Thread : public EventThread {
   // Takes the call that was read, or refuses it; else says why it goes the long way.
   std::string_view take(Connection& connection) {
     if (has_all_connections()) return "busy";
+    if (calls_.spare().call.has_regions()) calls_.spare().owner = owner_of(connection, calls_.spare().call);
     const CallTickets::Taking taking = calls_.take(connection, connection.since);
     if (taking.taken || !taking.why.empty()) return taking.why;
     tell_refusal(connection);
     return {};
+  }
+
+  // Whose regions it may use.
+  RegionOwner owner_of(Connection& connection, const protocol::Call& call) const {
+    if (!exchange_.regions.tells_users_apart()) return {RegionOwner::kAnyUser, call.key};
+    if (!connection.user) connection.user = user_of_peer(connection.fd).value_or(RegionOwner::kUnknown);
+    return {*connection.user, call.key};
   }
 
   // Of the call in `spare`.
@@ -433,7 +441,7 @@ class Http1Thread : public EventThread {
   void answer_all() override {
     const auto answer = [this](const ClientTicket& ticket, const protocol::ReplyLayout* layout) {
       writer_.about(ticket.call);
-      if (layout == nullptr) refuse(calls_.refusal());
+      if (layout == nullptr || !calls_.deliver(ticket, *layout)) refuse(calls_.refusal());
       else if (!writer_.write(ticket.call, *layout, ticket.call.timed ? stage_line(ticket) : std::string()))
         refuse(calls_.no_text(writer_.no_text()));
       if (ticket.caller != nullptr) send_answer(static_cast<Connection&>(*ticket.caller), ticket.call.closes);
@@ -490,6 +498,7 @@ class Http1Thread : public EventThread {
   void pass_on(Connection& connection, std::string_view data, std::string_view why) {
     connection.passed += data.size();
     Peer peer = std::exchange(connection.is_known, true) ? Peer() : peer_of(connection.fd);
+    if (exchange_.regions.allowed()) peer.user = owner_of(connection, {}).user;
     if (!pass({Passed::kData, connection.number, std::string(data), std::string(why), came_, 0, std::move(peer)}))
       connection.stalled = true;
   }

@@ -32,8 +32,8 @@ class RequestReader {
     std::string_view why;
     const auto request = plain_calls_.read_head(data, why);
     if (!request) return may_become_plain(data, why) ? part(data.size() + 1) : other(why);
-    if (!keys_.admit(request->head.authorization, request->head.api_key))
-      return other("key");  // who shows no key has no body kept either
+    const auto key = keys_.find(request->head.authorization, request->head.api_key);
+    if (!key) return other("key");  // who shows no key has no body kept either
     std::string_view body;
     Reading reading = framed(data, request->head, body);
     reading.expects = request->head.expects;
@@ -41,6 +41,7 @@ class RequestReader {
     if (reading.state != Reading::kWhole) return reading;
     if (!unpack(request->head, body)) return other("content-encoding");
     call.clear();
+    call.key = *key;
     why = plain_calls_.fill(call, *request, body);
     return why.empty() ? reading : other(why);
   }

@@ -27,13 +27,17 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
     const bool few_gpus = p.integers.at("few_gpus") != 0;
     for (const Model& model : setup.models) {
       crowds_.push_back(crowd_of(model, p));
+      waiting_.push_back(model.lengths ? std::make_unique<WaitingLengths>(*model.lengths) : nullptr);
       const LearntTimes* times = crowds_.back() ? &crowds_.back()->times : nullptr;
       places_.emplace_back();
-      for (std::size_t left = queues_of(model); left > 0; --left) {
+      for (std::size_t place = 0; place < queues_of(model); ++place) {
         places_.back().push_back(static_cast<int>(queues_.size()));
-        queues_.emplace_back(model, network_, patience, lookahead_, few_gpus, times);
+        queues_.emplace_back(model.lengths ? bucket_of(model, place) : model, network_, patience, lookahead_, few_gpus,
+                             times, waiting_.back().get());
       }
       first_.push_back(places_.back()[0]);
+      several_ |= places_.back().size() > 1;
+      has_lengths_ |= model.lengths.has_value();
     }
     for (std::size_t model = 0; model < crowds_.size(); ++model)
       if (crowds_[model]) {
@@ -53,12 +57,19 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
   };
 
   static std::size_t queues_of(const Model& model) {
+    if (model.lengths) return model.lengths->longest.size();
     return model.dynamic ? std::max<std::size_t>(1, model.dynamic->history.size()) : 1;
   }
   static std::size_t queues(const Setup& setup) {
     std::size_t count = 0;
     for (const Model& model : setup.models) count += queues_of(model);
     return count;
+  }
+
+  // The model as if all its requests were of one bucket.
+  const Model& bucket_of(const Model& model, std::size_t bucket) {
+    buckets_.push_back(std::make_unique<Model>(Model{model.slo, model.lengths->latency[bucket]}));
+    return *buckets_.back();
   }
 
   static std::unique_ptr<Applications> crowd_of(const Model& model, const Parameters& p) {
@@ -69,9 +80,11 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
 
   int index_of(std::int64_t id) const {
     const int model = arrivals_->model[id];
-    if (!learns_) return model;
+    if (!several_) return model;
     const auto& places = places_[static_cast<std::size_t>(model)];
-    return places[places.size() > 1 ? static_cast<std::size_t>(arrivals_->application[id]) : 0];
+    if (places.size() == 1) return places[0];
+    const bool is_dynamic = crowds_[static_cast<std::size_t>(model)] != nullptr;
+    return places[static_cast<std::size_t>(is_dynamic ? arrivals_->application[id] : arrivals_->bucket[id])];
   }
 
   Applications* crowd(int model) { return crowds_[static_cast<std::size_t>(model)].get(); }
@@ -108,6 +121,9 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
 
   // Learn from arrivals, from batches, and from what the profiler measured.
   void study(const Instant& instant) {
+    for (std::int64_t id = instant.first; has_lengths_ && id < instant.last; ++id)
+      if (WaitingLengths* waiting = waiting_[static_cast<std::size_t>(instant.arrivals.model[id])].get())
+        waiting->count(instant.arrivals, id, 1);
     if (!learns_) return;
     for (std::int64_t id = instant.first; id < instant.last; ++id) {
       const int model = instant.arrivals.model[id];
@@ -170,16 +186,73 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
     for (std::size_t index = 0; index < demands_.size(); ++index) queues_[index].adapt(demands_[index], climate);
   }
 
-  void gave_up(Time now, int count) {
+  void gave_up(Time now, const RequestQueue& queue, int count) {
     lost_.roll(now);
     lost_.count(count);
+    forget_lengths(queue, count);
+  }
+
+  // The first ones of a queue leave it.
+  void forget_lengths(const RequestQueue& queue, int count) {
+    for (int place = 0; queue.lengths() && place < count; ++place)
+      queue.lengths()->count(*arrivals_, queue.heads()[place], -1);
   }
 
   void settle(Time now, int place, int gpu, Books& books) {
     const Time free = free_[gpu];
     if (lookahead_) settle_ahead(now, place, gpu, books);
     else WindowScheduler::settle(now, place, gpu, books);
-    if (queue(place).size) queue(place).choose(now, free, *arrivals_);
+    RequestQueue& q = queue(place);
+    if (q.size && q.lengths()) choose_by_length(now, place, free);
+    else if (q.size) q.choose(now, free, *arrivals_);
+  }
+
+  // The first request, and all that may join it, there and in the model's other queues.
+  void choose_by_length(Time now, int index, Time free) {
+    RequestQueue& q = queue(index);
+    Crew crew = q.crew_of_first(*arrivals_);
+    own_ = 1 + q.join(crew, now, free, 1);
+    guests_.clear();
+    for (const int other : others(index))
+      if (const int count = queue(other).join(crew, now, free, 0)) guests_.push_back({other, count});
+    q.lead(crew);
+  }
+
+  // Those of the model that hold requests, the most urgent first.
+  const std::vector<int>& others(int index) {
+    others_of_model_.clear();
+    for (const int place : places_[static_cast<std::size_t>(arrivals_->model[queue(index).head()])])
+      if (place != index && !queue(place).empty()) others_of_model_.push_back(place);
+    std::stable_sort(others_of_model_.begin(), others_of_model_.end(), [this](int one, int other) {
+      return queue(one).first_deadline() < queue(other).first_deadline();
+    });
+    return others_of_model_;
+  }
+
+  const std::int64_t* batch_of(int index) {
+    const RequestQueue& q = queue(index);
+    if (!q.lengths() || guests_.empty()) return q.heads();
+    batch_.assign(q.heads(), q.heads() + own_);
+    for (const Guests& guests : guests_) {
+      const std::int64_t* ids = queue(guests.queue).heads();
+      batch_.insert(batch_.end(), ids, ids + guests.count);
+    }
+    return batch_.data();
+  }
+
+  void leave(Time now, int index, Books& books) {
+    if (!queue(index).lengths()) return WindowScheduler::leave(now, index, books);
+    cut(index, own_);
+    for (const Guests& guests : guests_) cut(guests.queue, guests.count);
+    std::sort(guests_.begin(), guests_.end(),
+              [](const Guests& one, const Guests& other) { return one.queue < other.queue; });
+    update(now, index, 0, books);
+    for (const Guests& guests : guests_) update(now, guests.queue, 0, books);
+  }
+
+  void cut(int index, int count) {
+    forget_lengths(queue(index), count);
+    queue(index).cut(count);
   }
 
   void settle_ahead(Time now, int index, int gpu, Books& books) {
@@ -225,10 +298,12 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
 
   int turn() const { return std::max(1, open_); }
 
-  bool lookahead_, learns_ = false;
-  std::vector<std::unique_ptr<Applications>> crowds_;  // by model; none of static ones
-  std::vector<std::vector<int>> places_;               // by model and application: its queue
-  std::vector<int> first_;                             // by model: the first of its queues
+  bool lookahead_, learns_ = false, several_ = false, has_lengths_ = false;
+  std::vector<std::unique_ptr<Applications>> crowds_;     // by model; none of static ones
+  std::vector<std::unique_ptr<WaitingLengths>> waiting_;  // by model; none without lengths
+  std::vector<std::unique_ptr<Model>> buckets_;
+  std::vector<std::vector<int>> places_;  // by model, and application or bucket: its queue
+  std::vector<int> first_;                // by model: the first of its queues
   IndexSet touched_;
   std::vector<std::deque<Running>> running_;  // by GPU
   std::vector<std::pair<std::int64_t, Time>> moving_;
@@ -237,6 +312,11 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
   std::vector<Demand> demands_;
   std::vector<Time> others_, grants_;
   std::vector<std::pair<int, Time>> free_before_;
+  // of the batch that is about to leave, where its model has lengths
+  int own_ = 0;
+  std::vector<Guests> guests_;
+  std::vector<std::int64_t> batch_;
+  std::vector<int> others_of_model_;
 };
 
 inline std::unique_ptr<Policy> make_astrarium(const Setup& setup, const Parameters& p) {

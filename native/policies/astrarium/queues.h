@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "policies/astrarium/lengths.h"
 #include "policies/astrarium/pressure.h"
 #include "policies/books.h"
 #include "policies/learnt_times.h"
@@ -16,14 +17,16 @@ inline constexpr double kSafe = 0.9;
 
 class RequestQueue : public ModelQueue {
  public:
-  // A negative patience adapts; `times` are those of a dynamic model.
+  // A negative patience adapts; `times` are those of a dynamic model, `lengths` those that wait of a model with
+  // lengths.
   RequestQueue(const Model& model, const Network& network, double patience, bool lookahead, bool few_gpus,
-               const LearntTimes* times)
+               const LearntTimes* times, WaitingLengths* lengths)
       : ModelQueue(model, network, Gather::kWindow),
         patience_(patience),
         lookahead_(lookahead),
         few_gpus_(few_gpus),
-        times_(times) {
+        times_(times),
+        lengths_(lengths) {
     adapt({0.0, 1.0, target_, 0, 0, 1}, {});
   }
 
@@ -83,7 +86,7 @@ class RequestQueue : public ModelQueue {
   // The members of a batch of a dynamic model, which come forward; where there are none, the batch stays what it was.
   void choose(Time now, Time free, const Arrivals& arrivals) {
     if (!times_) return;
-    Crew& crew = crew_;
+    Members& crew = crew_;
     crew.leave(times_->applications());
     for (int place = 0; place < waiting() && crew.refusals < applications_; ++place) {
       const int application = arrivals.application[heads()[place]];
@@ -96,7 +99,35 @@ class RequestQueue : public ModelQueue {
     takes_ = crew.size ? crew.takes : latency(size);
   }
 
-  Time planned() const { return times_ ? takes_ : ModelQueue::planned(); }
+  // How many join a batch, from the *first* on; they come forward. One who may not speaks for its like.
+  int join(Crew& crew, Time now, Time free, int first) {
+    refused_.clear();
+    int joined = 0;
+    for (int place = first; place < waiting(); ++place) {
+      const std::int64_t id = heads()[place];
+      const int kind = crew.kind(id);
+      if (std::find(refused_.begin(), refused_.end(), kind) != refused_.end()) continue;
+      if (crew.admits(id, deadline(place), now, free)) bring_forward(place, first + joined++);
+      else refused_.push_back(kind);
+    }
+    return joined;
+  }
+
+  Crew crew_of_first(const Arrivals& arrivals) const {
+    return Crew(arrivals, head(), deadline(0), *lengths_, network_);
+  }
+
+  // The batch that leaves has this crew.
+  void lead(const Crew& crew) {
+    size = crew.size;
+    takes_ = crew.takes;
+  }
+
+  WaitingLengths* lengths() const { return lengths_; }
+  bool empty() const { return waiting() == 0; }
+  Time first_deadline() const { return deadline(0); }
+
+  Time planned() const { return times_ || lengths_ ? takes_ : ModelQueue::planned(); }
 
   Demand demand(Time now) {
     roll(now);
@@ -114,7 +145,7 @@ class RequestQueue : public ModelQueue {
   static constexpr int kMostGivenUp = 24;
 
   // Who leaves together. As long as nobody joins, whoever is refused speaks for its application.
-  struct Crew {
+  struct Members {
     std::vector<double> longest, joined;  // the CDF of the longest member's time, and what it would be with one more
     Time takes = 0;
     int size = 0;
@@ -130,7 +161,7 @@ class RequestQueue : public ModelQueue {
     }
   };
 
-  bool may_join(Crew& crew, int application, Time now, Time free) const {
+  bool may_join(Members& crew, int application, Time now, Time free) const {
     crew.joined = crew.longest;
     times_->join(crew.joined, application);
     const Time takes = times_->kept(crew.joined, crew.size + 1, kSafe);
@@ -221,9 +252,11 @@ class RequestQueue : public ModelQueue {
   double patience_;
   bool lookahead_, few_gpus_;
   const LearntTimes* times_;
+  WaitingLengths* lengths_;
+  std::vector<int> refused_;
   std::vector<Time> table_;  // learnt
   std::size_t applications_ = 1;
-  Crew crew_;
+  Members crew_;
   Time takes_ = 0;
   int first_ = 0;
   Time as_of_ = -1;

@@ -139,6 +139,8 @@ class Level(Generic[S, R]):
     named: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     # what a policy's class is made with, before its parameters
     policy_arguments: Callable[[S], tuple[Any, ...]] = lambda scenario: ()
+    # how a choice becomes a policy, given those, where there is more to it than its class
+    policy_made: Callable[..., Any] | None = None
     twin: Callable[[S, Any, Callable[[Time], None] | None], R | None] | None = None
     # unless the engine of its simulation will do
     replayed: Callable[[S, Any], Engine[Any, Any, Any]] | None = None
@@ -151,4 +153,7 @@ class Level(Generic[S, R]):
 
     def policy(self, scenario: S) -> Any:
         """Make a fresh policy for one run: a policy remembers."""
-        return chosen(self.policies, scenario.policy, *self.policy_arguments(scenario))
+        arguments = self.policy_arguments(scenario)
+        if self.policy_made is not None:
+            return self.policy_made(scenario.policy, *arguments)
+        return chosen(self.policies, scenario.policy, *arguments)

@@ -100,10 +100,18 @@ class ByLength(Profile, frozen=True):
                 Table(points)
             except InputError as error:
                 raise error.at(f"lengths.{length}") from None
+        if self.together == "bucket" and not self.rounded:
+            raise InputError(
+                "together", self.together, "`rounded: true` beside it: buckets are what is rounded to"
+            )
         self._check_rising()
 
     def _check_rising(self) -> None:
         for shorter, longer in pairwise(self.lengths):
+            most = max(self.lengths[shorter])
+            if (largest := max(self.lengths[longer])) > most:
+                expected = f"batches of at most {most}, as for the length {shorter}"
+                raise InputError(f"lengths.{longer}.{largest}", largest, expected)
             times = zip(self._row(shorter), self._row(longer), strict=False)
             for size, (before, after) in enumerate(times, 1):
                 if before > after:

@@ -95,6 +95,11 @@ class Metrics(Collector):
             "astrarium_refused", "Calls turned away at the door.", labels=["model", "reason"]
         )
         retried = CounterMetricFamily("astrarium_retried", "Requests tried again.", labels=["model"])
+        split = CounterMetricFamily(
+            "astrarium_split_batches",
+            "Batches run in parts of equal shape, since padding changes the model's answers.",
+            labels=["model"],
+        )
         refusing = GaugeMetricFamily(
             "astrarium_refuses_all", "1 while the model turns away all calls.", labels=["model"]
         )
@@ -110,6 +115,7 @@ class Metrics(Collector):
         for accounts in self._accounts.models:
             accepted.add_metric([accounts.name], accounts.accepted)
             retried.add_metric([accounts.name], accounts.retried)
+            split.add_metric([accounts.name], accounts.split)
             still.add_metric([accounts.name], accounts.open)
             refusing.add_metric([accounts.name], bool(accounts.refusing))
             failing.add_metric([accounts.name], bool(accounts.failing))
@@ -121,7 +127,7 @@ class Metrics(Collector):
             for outcome in OUTCOMES.values():
                 count = sum(number for key, number in accounts.ended.items() if key[0] == outcome)
                 trials.add_metric([accounts.name, outcome], count)
-        yield from (accepted, ended, refused, retried, still, refusing, failing, trials)
+        yield from (accepted, ended, refused, retried, split, still, refusing, failing, trials)
 
     def _times(self) -> Iterator[Metric]:
         shown = (

@@ -87,12 +87,15 @@ async def _listen(service: LiveService, options: ServerOptions) -> RunningServer
     security = _security(options)
     where = Address(options.host, options.http)
     native = None if service.plan.uvicorn else NativeWay(service)
-    http = await serve_http(service, where, limits, security, native, service.plan.uvicorn)
+    regions = service.exchange.regions
+    http = await serve_http(service, where, limits, security, native, service.plan.uvicorn, regions)
     if http.network is not None:
         service.listen_to(http.network)
     grpc = None
     if options.grpc is not None:
-        grpc = await serve_grpc(service, Address(options.host, options.grpc), limits, security, native)
+        grpc = await serve_grpc(
+            service, Address(options.host, options.grpc), limits, security, native, regions
+        )
         if isinstance(grpc, NativeGrpc):
             service.listen_to(grpc)
     return RunningServer(service, http, grpc)

@@ -67,6 +67,7 @@ class LiveService:
         memory = SharedMemory.create(plan.memory)
         origins = 2 * plan.threads + 1  # HTTP's threads, those of gRPC, and Python
         self.exchange: Exchange = front.Exchange(memory.view, len(plan.models), plan.queue, origins)
+        self.exchange.regions.allow(plan.shared_memory, plan.tells_users_apart)
         self.networks = Networks(self.exchange)
         tensor_store = TensorStore(memory, self.exchange.arena)
         scheduler = scheduling.Scheduler(self.exchange, len(plan.workers))

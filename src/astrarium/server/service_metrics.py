@@ -41,6 +41,7 @@ class ServiceMetrics:
         quarantined = len(self.coordinator.quarantined())
         apart = sum(bool(entry.apart) for entry in self.repository.entries)
         recorded = self.recording is not None and self.recording.goes_on
+        regions, region_bytes = self.networks.regions()
         kept = "Memory for what clients have begun, or do not take, beside the tensors of accepted calls."
         return {
             "recording": ("1 while what the policy hears and decides is written down.", recorded),
@@ -56,6 +57,8 @@ class ServiceMetrics:
             "waiting_requests": ("Requests that wait for a batch.", self.coordinator.waiting),
             "shared_memory_bytes": ("Shared memory in use for tensors.", arena.used),
             "shared_memory_limit_bytes": ("Shared memory for tensors.", arena.size),
+            "regions": ("Regions of shared memory that clients have registered.", regions),
+            "region_bytes": ("Bytes of these regions.", region_bytes),
             "kept_bytes": (kept, self.networks.kept_bytes()),
         }
 

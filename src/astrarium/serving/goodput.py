@@ -65,7 +65,7 @@ def search(
     setup = build.setup(scenario)
     limit = capacity(scenario, setup)
     _check_length(scenario, limit)
-    threads = has_twin(build.policy(scenario, setup)) and not scenario.has_lengths
+    threads = has_twin(build.policy(scenario, setup))
     heard = progress if threads or jobs == 1 else None  # another process could not be heard
     stop = Event() if threads else None
     search_one = partial(_search_seed, scenario, limit, tolerance, heard, stop)
@@ -134,7 +134,7 @@ def worst_bad(
     """Return the largest share of bad requests of any model in one run."""
     setup = build.setup(scenario)
     policy = build.policy(scenario, setup)
-    if has_twin(policy) and not scenario.has_lengths:
+    if has_twin(policy):
         return simulation.worst_bad(scenario, setup, policy, build.arrivals(scenario), allowed, progress)
     requests = run(scenario, "python", progress).requests
     measured = requests.arrival >= scenario.workload.warmup

@@ -93,7 +93,7 @@ def by_twin(
     arrivals: Arrivals | None = None,
 ) -> ServingRecord | None:
     """Simulate on the native twin, where the policy has one."""
-    if not has_twin(policy) or scenario.has_lengths:
+    if not has_twin(policy):
         return None
     took = Stopwatch()
     setup = build.setup(scenario) if setup is None else setup
@@ -149,6 +149,7 @@ LEVEL: Level[Scenario, ServingRecord] = Level(
     prepare=prepare,
     replayed=lambda scenario, policy: Engine(ServingState(build.setup(scenario)), policy),
     policy_arguments=lambda scenario: (build.setup(scenario),),
+    policy_made=build.made_policy,
     twin=by_twin,
     summarize=lambda scenario, record: summarize(record),
     report=report,

@@ -6,7 +6,7 @@ request really takes. Policies see estimates only, and what a profiler measures 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
@@ -64,14 +64,16 @@ class LengthTruth:
 
 def runs_of(requests: Sequence[Request], profile: ByLength) -> list[tuple[int, int]]:
     """Return the size and the length of every run that a batch consists of."""
-    lengths = [profile.rounded_up(request.length) for request in requests]
-    if profile.together == "padded":
-        return [(len(lengths), max(lengths))]
-    exact = profile.together == "length"
-    kinds = sorted(
-        (request.length if exact else 0, run) for request, run in zip(requests, lengths, strict=True)
-    )
-    return [(len(list(members)), run) for (_, run), members in groupby(kinds)]
+    alike = _ALIKE[profile.together]
+    runs = [list(members) for _, members in groupby(sorted(requests, key=alike), alike)]
+    return [(len(members), profile.rounded_up(max(one.length for one in members))) for members in runs]
+
+
+_ALIKE: dict[contract.Together, Callable[[Request], int]] = {
+    "padded": lambda request: 0,
+    "bucket": lambda request: request.bucket,
+    "length": lambda request: request.length,
+}
 
 
 class DynamicTruth:

@@ -26,7 +26,7 @@ from astrarium.serving.live.messages import (
 from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.tensors import TensorSpec, to_array, to_bytes
 from astrarium.serving.live.worker import items
-from astrarium.serving.live.worker.inputs import gathered
+from astrarium.serving.live.worker.inputs import UnequalItems, gathered
 from astrarium.serving.live.worker.items import gather_one_by_one, scatter_one_by_one
 from astrarium.serving.live.worker.replies import write_replies
 
@@ -53,7 +53,9 @@ class Written(NamedTuple):
 
 def batch_of(memory: SharedMemory, specs: Sequence[TensorSpec], calls: Any, staging: Any = None) -> Batch:
     members = written(memory, specs, calls)
-    return gathered(memory.view, specs, members.packed, members.shapes, staging or {})
+    batch = gathered(memory.view, specs, members.packed, members.shapes, staging or {})
+    assert isinstance(batch, Batch)
+    return batch
 
 
 def written(memory: SharedMemory, specs: Sequence[TensorSpec], calls: list[list[np.ndarray]]) -> Written:
@@ -116,13 +118,18 @@ def test_texts_are_never_joined_as_bytes() -> None:
     assert batch.inputs["t"].tolist() == [[b"one"], [b"two"]]
 
 
-def test_unequal_items_are_padded_and_remember_their_shapes() -> None:
+def test_unequal_items_are_left_as_they_are() -> None:
     memory = SharedMemory.create(1 << 17)
-    specs = [TensorSpec("a", "FP32", (-1,))]
-    calls = [[np.array([[1.0, 2.0, 3.0]], np.float32)], [np.array([[4.0]], np.float32)]]
-    batch = batch_of(memory, specs, calls)
-    assert batch.inputs["a"].tolist() == [[1, 2, 3], [4, 0, 0]]
-    assert batch.own_shapes == {"a": [(3,), (1,)]}
+    specs = [TensorSpec("a", "FP32", (-1,)), TensorSpec("b", "INT8", ())]
+    calls: list[list[np.ndarray]] = [
+        [np.array([[1.0, 2.0, 3.0]], np.float32), np.array([5], np.int8)],
+        [np.array([[4.0], [6.0]], np.float32), np.array([7, 8], np.int8)],
+    ]
+    members = written(memory, specs, calls)
+    items = gathered(memory.view, specs, members.packed, members.shapes)
+    assert isinstance(items, UnequalItems)
+    assert [item.tolist() for item in items.arrays["a"]] == [[1, 2, 3], [4], [6]]
+    assert [(item.shape, item.tolist()) for item in items.arrays["b"]] == [((), 5), ((), 7), ((), 8)]
 
 
 def test_answers_land_in_their_members_rooms() -> None:

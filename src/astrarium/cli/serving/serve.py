@@ -104,12 +104,14 @@ def curl_line(running: RunningServer, address: str, options: ServerOptions) -> s
 
     import msgspec
 
+    from astrarium.serving.live.backends import examples
+
     cards = [card for card in running.service.cards() if card.state == "READY"]
     card = next((card for card in cards if card.platform != "emulated"), cards[0])
     inputs = [
         {"name": spec.name, "datatype": spec.datatype, "shape": shape, "data": _example(spec, shape)}
         for spec in card.inputs
-        for shape in [[1, *(max(size, 1) for size in spec.shape)]]
+        for shape in [[1, *examples.shape_of(spec, min)]]
     ]
     body = msgspec.json.encode({"inputs": inputs}).decode()
     trust = f"--cacert {quote(options.tls.cert)} " if options.tls else ""

@@ -56,6 +56,8 @@ class ServingPlan:
     queue: int
     memory: int
     measured_delays: bool  # the scenario says nothing of delays: measure them
+    shared_memory: int = 0  # bytes of clients that they may register
+    tells_users_apart: bool = True  # each user of this machine reaches its own
     start_limit: Time = ServerOptions().start_limit
     threads: int = 1  # that read calls, where uvicorn does not
     uvicorn: str = ""  # one of WHY_UVICORN: why uvicorn reads the calls; empty: network threads do
@@ -129,6 +131,8 @@ def plan(scenario: Scenario) -> ServingPlan:
         profiled_share=scenario.profiling.share,
         queue=scenario.server.queue,
         memory=scenario.server.memory,
+        shared_memory=scenario.server.shared_memory,
+        tells_users_apart=scenario.server.shared_memory_clients == "local",
         start_limit=scenario.server.start_limit,
         measured_delays=scenario.network == type(scenario.network)(),
         threads=scenario.server.threads or max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2)),

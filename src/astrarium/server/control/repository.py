@@ -13,6 +13,7 @@ from astrarium.server.contract import Kind, ModelCard, ModelState, Refused
 from astrarium.server.control.calls.ticket import Tensors
 from astrarium.server.control.plan import ModelPlan
 from astrarium.server.control.workers.fleet import Fleet
+from astrarium.serving.live.fills import sent
 from astrarium.serving.live.messages import (
     ModelComplete,
     ModelLoaded,
@@ -32,6 +33,7 @@ class Entry:
     tensors: Tensors = field(default_factory=lambda: Tensors((), ()))
     failure: str = ""  # of the last load
     lead: tuple[Time, Time] = 0, 0  # how long inputs take to reach a GPU: of one item, and of each more
+    padding: tuple[str, str] = "", ""  # whether padding is safe or changes answers, and why: `ModelLoaded`
     apart: str = ""  # why it is in processes of its own; empty: it is not
     refusing: str = ""  # why it is said to refuse everybody, although it is ready; it goes on taking calls
     failing: str = ""  # why it is said to fail every call, although it is loaded: it takes one now and then
@@ -46,7 +48,7 @@ class Entry:
 
     def card(self) -> ModelCard:
         """Return the model's card, kept while nothing changes: every call asks for it."""
-        now = self.state, self.reason, self.tensors, self.refusing, self.failing
+        now = self.state, self.reason, self.tensors, self.padding, self.refusing, self.failing
         if self._card is None or self._card_of != now:
             self._card = self._made_card()
             self._card_of = now
@@ -71,6 +73,7 @@ class Entry:
             failing=self.failing,
             applications=plan.applications,
             priorities=plan.priorities,
+            padding=self.padding,
         )
 
 
@@ -84,7 +87,7 @@ class Repository:
         self._by_name = {entry.plan.name: entry for entry in self.entries}
         for entry in self.entries:
             files = next(iter(entry.plan.files.values()))
-            entry.tensors = Tensors(files.inputs, files.outputs)
+            entry.tensors = Tensors(sent(files.inputs), files.outputs)
 
     @property
     def lead(self) -> tuple[Time, Time]:
@@ -137,6 +140,7 @@ class Repository:
                 entry.whole_at[worker] = FOREVER if news.partial else 0
                 entry.lead = lead
                 entry.tensors = Tensors(inputs, outputs)
+                entry.padding = news.padding, news.padding_reason
                 self._tell(entry, news)
                 if entry.state in ("LOADING", "READY"):
                     entry.state = "READY"

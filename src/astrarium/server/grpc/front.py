@@ -7,7 +7,7 @@ from asyncio import to_thread
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import msgspec
@@ -18,13 +18,18 @@ from astrarium.server.grpc.errors import Context, Metadata, abort, metadata_of, 
 from astrarium.server.grpc.inference import read_call, written_answer
 from astrarium.server.grpc.messages import message
 from astrarium.server.grpc.native_call import NativeContext
+from astrarium.server.grpc.region_methods import region_methods
 from astrarium.server.grpc.requests import InferMessage, Unreadable, read_infer, read_message
 from astrarium.server.grpc.streams import answered
 from astrarium.server.process.logs import ThrottledWarnings
 from astrarium.server.protocol import checking, model_answers, wire
 from astrarium.server.protocol.keys import Keys
+from astrarium.server.protocol.regions import NO_REGIONS, UNKNOWN_USER, ClientRegions
 from astrarium.server.settings import HttpLimits
 from astrarium.server.stage_line import stage_line
+
+if TYPE_CHECKING:
+    from astrarium._front import Regions
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +39,10 @@ OPEN_METHODS = frozenset({"ServerLive", "ServerReady"})
 
 
 class GrpcFront:
-    def __init__(self, service: Service, limits: HttpLimits, keys: Keys) -> None:
+    def __init__(
+        self, service: Service, limits: HttpLimits, keys: Keys, regions: Regions | None = None
+    ) -> None:
+        self._regions = regions
         self._service = service
         self._limits = limits
         self._keys = keys
@@ -61,6 +69,7 @@ class GrpcFront:
             "RepositoryIndex": self.repository_index,
             "RepositoryModelLoad": self.repository_model_load,
             "RepositoryModelUnload": self.repository_model_unload,
+            **region_methods(self._regions_of),
         }
 
     def _unary(self, name: str, answering: Answering) -> Any:
@@ -94,6 +103,13 @@ class GrpcFront:
         checking.check_version(card, version)
         return card
 
+    def _regions_of(self, context: Context) -> ClientRegions:
+        key = self._keys.number(metadata_of(context))
+        if self._regions is None or key is None:
+            return NO_REGIONS
+        user = context.user if isinstance(context, NativeContext) else UNKNOWN_USER
+        return ClientRegions(self._regions, lambda: user, key)
+
     async def server_live(self, _: Any, __: Context) -> Any:
         return message("ServerLiveResponse")(live=True)
 
@@ -104,8 +120,9 @@ class GrpcFront:
         card = self._card(request.name, request.version)
         return message("ModelReadyResponse")(ready=card.health[0] == "READY")
 
-    async def server_metadata(self, _: Any, __: Context) -> Any:
-        return _message("ServerMetadataResponse", model_answers.server_metadata())
+    async def server_metadata(self, _: Any, context: Context) -> Any:
+        metadata = model_answers.server_metadata(self._regions_of(context).allowed)
+        return _message("ServerMetadataResponse", metadata)
 
     async def model_metadata(self, request: Any, _: Context) -> Any:
         card = self._card(request.name, request.version)
@@ -143,7 +160,7 @@ class GrpcFront:
         metadata = metadata_of(context)
         way = _long_way(context)
         response, timeline = await self._inferred(
-            infer_message, metadata, received, context.time_remaining(), way
+            infer_message, metadata, received, context.time_remaining(), way, self._regions_of(context)
         )
         if timeline:
             context.set_trailing_metadata((("x-astrarium-timeline", timeline),))
@@ -156,12 +173,13 @@ class GrpcFront:
         received: int,
         remaining: float | None,
         way: str,
+        regions: ClientRegions,
     ) -> tuple[Any, str]:
         self._service.went_long_way(way)
         request = infer_message.request
         card = self._service.card(request.model_name)
         tag = metadata.get(b"x-astrarium-application", b"").decode("latin-1")
-        reading = card, infer_message, tag, received, remaining, self._limits.body_bytes
+        reading = card, infer_message, tag, received, remaining, self._limits.body_bytes, regions
         try:
             slow = infer_message.reads_slowly(card)
             grpc_call = await to_thread(read_call, *reading) if slow else read_call(*reading)
@@ -170,7 +188,10 @@ class GrpcFront:
             raise
         answer = await self._service.infer(grpc_call.call)
         try:
-            response = written_answer(card, grpc_call, request.id, answer)
+            writing = card, grpc_call, request.id, answer
+            response = (
+                await to_thread(written_answer, *writing) if grpc_call.places else written_answer(*writing)
+            )
         finally:
             answer.release()
         wants_line = metadata.get(b"x-astrarium-timeline") not in (None, b"", b"0")
@@ -186,10 +207,12 @@ class GrpcFront:
             await abort(context, refused)
 
         way = _long_way(context)
+        regions = self._regions_of(context)
 
         async def answering(infer_message: InferMessage) -> Any:
             remaining = context.time_remaining()
-            response, _ = await self._inferred(infer_message, metadata, monotonic_ns(), remaining, way)
+            now = monotonic_ns()
+            response, _ = await self._inferred(infer_message, metadata, now, remaining, way, regions)
             return response
 
         def reading(data: bytes) -> InferMessage:

@@ -13,6 +13,7 @@ from astrarium.server.grpc.requests import Data, InferMessage
 from astrarium.server.http.json_tensors import packed
 from astrarium.server.protocol import checking
 from astrarium.server.protocol.checking import CheckedTensor, bad
+from astrarium.server.protocol.regions import NO_REGIONS, ClientRegions, RegionPart, check_total
 from astrarium.serving.live.tensors import Tensor
 
 _CONTENTS = {
@@ -34,6 +35,7 @@ _CONTENTS = {
 class GrpcCall(NamedTuple):
     call: InferCall
     outputs: list[str]
+    places: Mapping[str, RegionPart] = {}  # of outputs that go to regions
 
 
 def read_call(
@@ -43,15 +45,19 @@ def read_call(
     received: Time,
     remaining: float | None,
     limit: int,
+    regions: ClientRegions = NO_REGIONS,
 ) -> GrpcCall:
-    """Read a call; the client's deadline leaves *remaining* seconds, a tensor has at most *limit* bytes."""
+    """Read a call, and of *regions*; *limit* is the most bytes that one tensor may have.
+
+    The client's deadline leaves *remaining* seconds.
+    """
     request = infer_message.request
     checking.check_version(card, request.model_version)
-    tensors = _tensors(card, infer_message, limit)
+    tensors = _tensors(card, infer_message, limit, regions)
     options = checking.request_options(_plain(request.parameters), tag, card.name)
     rows = tensors[0].shape[0] if tensors else 1
     call = InferCall(card.name, tensors, rows, received, *options, _patience(remaining, card.name))
-    return GrpcCall(call, _wanted(card, request))
+    return GrpcCall(call, _wanted(card, request), _places(card, request, rows, regions))
 
 
 def _patience(remaining: float | None, model: str) -> Time | None:
@@ -63,32 +69,51 @@ def _patience(remaining: float | None, model: str) -> Time | None:
     return int(min(remaining * SECOND, FOREVER))
 
 
-def _tensors(card: ModelCard, infer_message: InferMessage, limit: int) -> list[Tensor]:
+def _tensors(
+    card: ModelCard, infer_message: InferMessage, limit: int, regions: ClientRegions
+) -> list[Tensor]:
     inputs = infer_message.request.inputs
     placed = checking.placed_inputs(card, inputs, limit)
+    parts = []
     for tensor, announced in zip(placed, inputs, strict=True):
         checking.check_tensor_parameters(tensor.field, announced.parameters, card.name)
-    data = (
-        _raw(placed, infer_message, card.name)
+        parameters = _plain(announced.parameters) if announced.parameters else {}
+        parts.append(regions.input_part(tensor, parameters, limit, card.name))
+    check_total(parts, limit, card.name)
+    sent = [tensor for tensor, part in zip(placed, parts, strict=True) if part is None]
+    contents = _contents_of(infer_message)
+    for tensor, part in zip(placed, parts, strict=True):
+        if part is not None and contents[tensor.at] is not None:
+            expected = "either contents or parameters.shared_memory_region"
+            raise bad(f"{tensor.field}.contents", "both", expected, card.name)
+    data = iter(
+        _raw(sent, infer_message.raw, contents, card.name)
         if infer_message.raw
-        else _typed(placed, infer_message, card.name)
+        else _typed(sent, infer_message, card.name)
     )
     tensors = []
-    for tensor, content in zip(placed, data, strict=True):
+    for tensor, part in zip(placed, parts, strict=True):
+        content = next(data) if part is None else part.read(card.name)
+        if part is not None:
+            checking.check_size(tensor, content, card.name)
         checking.check_values(tensor, content, card.name)
         tensors.append(Tensor(tensor.spec.name, tensor.spec.datatype, tensor.shape, content))
     return checking.in_card_order(card, tensors)
 
 
-def _raw(placed: Sequence[CheckedTensor], infer_message: InferMessage, model: str) -> Sequence[Data]:
-    raw = infer_message.raw
+def _contents_of(infer_message: InferMessage) -> Sequence[object]:
+    """Return for each input whether it has typed contents, or None where it has none."""
+    inputs = infer_message.request.inputs
+    return infer_message.contents or [one.HasField("contents") or None for one in inputs]
+
+
+def _raw(
+    placed: Sequence[CheckedTensor], raw: Sequence[Data], contents: Sequence[object], model: str
+) -> Sequence[Data]:
     if len(raw) != len(placed):
         raise bad("raw_input_contents", f"{len(raw)} of them", f"one for each of {len(placed)} inputs", model)
-    typed = infer_message.contents or [
-        one.HasField("contents") or None for one in infer_message.request.inputs
-    ]
-    for tensor, contents, data in zip(placed, typed, raw, strict=True):
-        if contents is not None:
+    for tensor, data in zip(placed, raw, strict=True):
+        if contents[tensor.at] is not None:
             raise bad(f"{tensor.field}.contents", "both", "either contents or raw_input_contents", model)
         checking.check_size(tensor, data, model)
     return raw
@@ -96,14 +121,9 @@ def _raw(placed: Sequence[CheckedTensor], infer_message: InferMessage, model: st
 
 def _typed(placed: Sequence[CheckedTensor], infer_message: InferMessage, model: str) -> list[bytes]:
     if infer_message.contents is not None:
-        return [
-            _native(tensor, data or b"", model)
-            for tensor, data in zip(placed, infer_message.contents, strict=True)
-        ]
+        return [_native(tensor, infer_message.contents[tensor.at] or b"", model) for tensor in placed]
     inputs = infer_message.request.inputs
-    return [
-        _contents(tensor, announced.contents, model) for tensor, announced in zip(placed, inputs, strict=True)
-    ]
+    return [_contents(tensor, inputs[tensor.at].contents, model) for tensor in placed]
 
 
 def _native(placed: CheckedTensor, data: Data, model: str) -> bytes:
@@ -155,6 +175,30 @@ def written_answer(card: ModelCard, request: GrpcCall, request_id: str, answer: 
     response = message("ModelInferResponse")(model_name=card.name, model_version=card.version, id=request_id)
     for name in request.outputs:
         tensor = outputs[name]
-        response.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
-        response.raw_output_contents.append(bytes(tensor.data))
+        part = request.places.get(name)
+        output = response.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
+        if part is not None:
+            part.write(tensor)
+            _fill(output.parameters, part.parameters(len(tensor.data)))
+        response.raw_output_contents.append(bytes(tensor.data) if part is None else b"")
     return response
+
+
+def _places(card: ModelCard, request: Any, rows: int, regions: ClientRegions) -> dict[str, RegionPart]:
+    specs = {spec.name: spec for spec in card.outputs}
+    places = {
+        output.name: regions.output_part(
+            specs[output.name], f"outputs[{at}]", _plain(output.parameters), rows, card.name
+        )
+        for at, output in enumerate(request.outputs)
+        if output.parameters
+    }
+    return {name: part for name, part in places.items() if part is not None}
+
+
+def _fill(parameters: Any, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, str):
+            parameters[name].string_param = value
+        else:
+            parameters[name].int64_param = value

@@ -13,6 +13,7 @@ import grpc
 
 from astrarium.core.quantities import SECOND, Time
 from astrarium.server.protocol.network_threads import HIGH_WATER
+from astrarium.server.protocol.regions import UNKNOWN_USER
 
 if TYPE_CHECKING:
     from astrarium._front import Grpc
@@ -35,11 +36,14 @@ class Status(Exception):
 class NativeContext:
     """A native context is as much of a grpc.aio.ServicerContext as the methods use."""
 
-    def __init__(self, metadata: bytes, peer: str, why: str, received: Time, patience: Time) -> None:
+    def __init__(
+        self, metadata: bytes, peer: str, why: str, received: Time, patience: Time, user: int = UNKNOWN_USER
+    ) -> None:
         words = metadata.decode("latin-1").split("\0")
         self._metadata = list(zip(words[::2], words[1::2], strict=False))
         self._peer = peer
         self.long_way = why
+        self.user = user  # of this machine, as `Regions` has it
         self._end = received + patience if patience else None
         self.code = grpc.StatusCode.OK
         self.details = ""

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from astrarium.core.optional import extension
 from astrarium.server.contract import Kind, ModelCard, Refused
 from astrarium.server.grpc.messages import message
+from astrarium.server.protocol.regions import PREFIX
 from astrarium.server.settings import LARGE
 from astrarium.serving.live.tensors import BYTES
 
@@ -32,6 +33,8 @@ class InferMessage(NamedTuple):
 
     def reads_slowly(self, card: ModelCard) -> bool:
         """Whether a thread should look at the elements: the event loop has others to serve."""
+        if any(PREFIX in name for one in self.request.inputs for name in one.parameters):
+            return True
         looked_at = any(spec.datatype == BYTES or spec.is_limited for spec in card.inputs)
         sizes = sum(map(len, self.raw)) if looked_at else 0
         return max(sizes, sum(len(one or b"") for one in self.contents or ())) > LARGE

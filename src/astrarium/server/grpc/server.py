@@ -8,7 +8,7 @@ call, and what they say goes back to the thread. Without the native network, grp
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -19,6 +19,9 @@ from astrarium.server.grpc.front import GrpcFront
 from astrarium.server.grpc.network import NativeGrpc
 from astrarium.server.protocol.keys import Keys
 from astrarium.server.settings import Address, HttpLimits, Security
+
+if TYPE_CHECKING:
+    from astrarium._front import Regions
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +52,13 @@ async def serve_grpc(
     limits: HttpLimits | None = None,
     security: Security | None = None,
     native_front: NativeFront | None = None,
+    regions: Regions | None = None,
 ) -> RunningGrpc | NativeGrpc:
     """Serve gRPC; return once it listens. With a *native_front* network threads serve the connections."""
     address = address or Address()
     limits = limits or HttpLimits()
     security = security or Security()
-    front = GrpcFront(service, limits, Keys(security.keys))
+    front = GrpcFront(service, limits, Keys(security.keys), regions)
     if native_front is not None:
         settings = native_front, front, address, limits, security, limits.body_bytes + _ENVELOPE
         return NativeGrpc(extension("_front"), *settings)

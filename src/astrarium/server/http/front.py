@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from astrarium.server.contract import Refused, Service
 from astrarium.server.http import replies
@@ -13,10 +13,14 @@ from astrarium.server.http.bodies import BodyReader, Disconnected, Receive
 from astrarium.server.http.handlers import Handlers
 from astrarium.server.http.operations import routes_of
 from astrarium.server.http.replies import HttpRefusal, Reply, Send
-from astrarium.server.http.routing import RECEIVED, HttpRequest, Router
+from astrarium.server.http.routing import RECEIVED, USER, HttpRequest, Router
 from astrarium.server.protocol import wire
 from astrarium.server.protocol.keys import Keys
+from astrarium.server.protocol.regions import NO_REGIONS, UNKNOWN_USER, ClientRegions
 from astrarium.server.settings import HttpLimits, Security
+
+if TYPE_CHECKING:
+    from astrarium._front import Regions
 
 log = logging.getLogger(__name__)
 Scope = MutableMapping[str, Any]
@@ -28,8 +32,13 @@ class HttpFront:
     """The HTTP front is what uvicorn calls; every request gets an answer, whatever goes wrong behind it."""
 
     def __init__(
-        self, service: Service, limits: HttpLimits | None = None, security: Security | None = None
+        self,
+        service: Service,
+        limits: HttpLimits | None = None,
+        security: Security | None = None,
+        regions: Regions | None = None,
     ) -> None:
+        self._regions = regions
         self.keys = Keys((security or Security()).keys)
         self.bodies = BodyReader(limits or HttpLimits())
         self.router = Router(routes_of(Handlers(service, self.bodies)))
@@ -66,7 +75,18 @@ class HttpFront:
         if self.keys and path not in OPEN_PATHS:
             self.keys.check(headers)
         route, names = self.router.find(scope["method"], path)
-        return await route.handler(HttpRequest(scope, headers, receive, received, names))
+        regions = self._regions_of(scope, headers)
+        return await route.handler(HttpRequest(scope, headers, receive, received, names, regions))
+
+    def _regions_of(self, scope: Scope, headers: Mapping[bytes, bytes]) -> ClientRegions:
+        if self._regions is None or not self._regions.allowed:
+            return NO_REGIONS
+        key = self.keys.number(headers)
+        return NO_REGIONS if key is None else ClientRegions(self._regions, scope.get(USER, _nobody), key)
+
+
+def _nobody() -> int:
+    return UNKNOWN_USER
 
 
 async def _without_http(scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from typing import TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -11,6 +10,7 @@ import msgspec
 from astrarium.server.contract import Kind, ModelCard, Refused, Service
 from astrarium.server.http import bodies
 from astrarium.server.http.bodies import Body, BodyReader
+from astrarium.server.http.forms import read_body, read_form
 from astrarium.server.http.inference import (
     HttpCall,
     read_call,
@@ -19,16 +19,11 @@ from astrarium.server.http.inference import (
     writes_slowly,
     written_answer,
 )
-from astrarium.server.http.json_outline import check_keys, not_json
-from astrarium.server.http.replies import HttpRefusal, Reply, json_reply
+from astrarium.server.http.replies import Reply, json_reply
 from astrarium.server.http.routing import LONG_WAY, HttpRequest
 from astrarium.server.protocol import checking, model_answers, wire
 from astrarium.server.protocol.checking import bad
-from astrarium.server.settings import LARGE
 
-Form = TypeVar("Form")
-# What bodies come as: JSON, JSON with binary tensors, and what curl says of `-d` by itself.
-CONTENT_TYPES = (b"application/json", b"application/octet-stream", b"application/x-www-form-urlencoded")
 DEFAULT_LAST = 1000
 _NOT_READY = "server: no worker is up, it is shutting down, or every model refuses or fails all calls"
 
@@ -36,7 +31,7 @@ _NOT_READY = "server: no worker is up, it is shutting down, or every model refus
 class Handlers:
     def __init__(self, service: Service, bodies: BodyReader) -> None:
         self._service = service
-        self._bodies = bodies
+        self.bodies = bodies
         self.description = b""  # the OpenAPI document, once there are routes to describe
 
     async def pointers(self, _: HttpRequest) -> Reply:
@@ -46,8 +41,8 @@ class Handlers:
         about = f"Astrarium serves {len(names)} models over the Open Inference Protocol v2"
         return json_reply(wire.Pointers(about, look))
 
-    async def server(self, _: HttpRequest) -> Reply:
-        return json_reply(model_answers.server_metadata())
+    async def server(self, request: HttpRequest) -> Reply:
+        return json_reply(model_answers.server_metadata(request.regions.allowed))
 
     async def live(self, _: HttpRequest) -> Reply:
         return json_reply(wire.Live(True))
@@ -87,11 +82,11 @@ class Handlers:
         if reason := request.scope.get(LONG_WAY):
             self._service.went_long_way(reason)
         card = self._card(request)
-        body = await self._body(request)
+        body = await read_body(self.bodies, request)
         try:
             return await self._inferred(card, request, body)
         finally:
-            self._bodies.let_go(body)
+            self.bodies.let_go(body)
 
     async def _inferred(self, card: ModelCard, request: HttpRequest, body: Body) -> Reply:
         headers = request.headers
@@ -113,50 +108,29 @@ class Handlers:
         return Reply(200, described_by, await bodies.compressed(content, wanted))
 
     async def _read_call(self, card: ModelCard, request: HttpRequest, body: Body) -> HttpCall:
-        reading = card, body, request.headers, request.received, self._bodies.limits.body_bytes
+        limit = self.bodies.limits.body_bytes
+        reading = card, body, request.headers, request.received, limit, request.regions
         try:
-            if reads_slowly(card, body, request.headers):
+            if reads_slowly(card, body, request.headers, request.regions):
                 return await to_thread(read_call, *reading)
             return read_call(*reading)
         except Refused as refused:
             self._service.turned_away(card.name, refused)
             raise
 
-    async def _body(self, request: HttpRequest) -> Body:
-        content_type = request.headers.get(b"content-type")
-        if content_type is not None and content_type.lower() not in CONTENT_TYPES:
-            _check_content_type(content_type.decode("latin-1"))
-        return await self._bodies.read(request.headers, request.receive)
-
-    async def _form(self, request: HttpRequest, form: type[Form]) -> Form:
-        """Read the body as *form*; an empty one is the form with nothing filled in."""
-        body = await self._body(request)
-        self._bodies.let_go(body)
-        if len(body) > LARGE:
-            raise Refused(Kind.TOO_LARGE, f"body: expected at most {LARGE} bytes here (got {len(body)})")
-        try:
-            text = body.strip() or b"{}"
-            filled = msgspec.json.decode(text, type=form)
-            check_keys(text)
-            return filled
-        except RecursionError:
-            raise bad("body", None, "JSON that is not nested this deep") from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise not_json(body, error) from None
-
     async def index(self, request: HttpRequest) -> Reply:
-        form = await self._form(request, wire.IndexRequest)
+        form = await read_form(self.bodies, request, wire.IndexRequest)
         return json_reply(model_answers.index_entries(self._service.cards(), form.ready))
 
     async def load(self, request: HttpRequest) -> Reply:
-        form = await self._form(request, wire.ChangeRequest)
+        form = await read_form(self.bodies, request, wire.ChangeRequest)
         card = self._card(request)
         checking.check_load_parameters(form.parameters, card.name)
         await self._service.load(card.name)
         return json_reply({})
 
     async def unload(self, request: HttpRequest) -> Reply:
-        await self._form(request, wire.ChangeRequest)
+        await read_form(self.bodies, request, wire.ChangeRequest)
         await self._service.unload(self._card(request).name)
         return json_reply({})
 
@@ -184,10 +158,3 @@ class Handlers:
 
     async def openapi(self, _: HttpRequest) -> Reply:
         return Reply(200, [(b"content-type", b"application/json")], self.description)
-
-
-def _check_content_type(content_type: str) -> None:
-    """Refuse a content type that is not one of ours once its parameters are left out."""
-    if content_type.partition(";")[0].strip().lower().encode("latin-1") not in CONTENT_TYPES:
-        expected = "application/json or application/octet-stream"
-        raise HttpRefusal(415, f"Content-Type: expected {expected} (got {content_type[:80]!r})")

@@ -16,6 +16,7 @@ from astrarium.server.http.json_outline import Json, check_beside, check_keys, n
 from astrarium.server.http.replies import JSON, Headers
 from astrarium.server.protocol import checking, wire
 from astrarium.server.protocol.checking import CheckedTensor, bad
+from astrarium.server.protocol.regions import NO_REGIONS, PREFIX, ClientRegions, RegionPart, check_total
 from astrarium.server.settings import LARGE
 from astrarium.server.stage_line import stage_line
 from astrarium.serving.live.tensors import BYTES, Tensor
@@ -34,36 +35,47 @@ class HttpCall(NamedTuple):
     call: InferCall
     id: str
     outputs: dict[str, bool]  # whether binary, in the order asked for
+    places: Mapping[str, RegionPart] = {}  # of outputs that go to regions
 
 
 def read_call(
-    card: ModelCard, body: Body, headers: Mapping[bytes, bytes], received: Time, limit: int
+    card: ModelCard,
+    body: Body,
+    headers: Mapping[bytes, bytes],
+    received: Time,
+    limit: int,
+    regions: ClientRegions = NO_REGIONS,
 ) -> HttpCall:
-    """Read a call from a body; *limit* is the most bytes that one tensor may have."""
+    """Read a call from a body, and of *regions*; *limit* is the most bytes that one tensor may have."""
     json_size = _json_size(headers, body)
     request = _request(body, json_size)
-    tensors = _tensors(card, request, memoryview(body)[json_size:], limit)
+    tensors = _tensors(card, request, memoryview(body)[json_size:], limit, regions)
     tag = headers.get(APPLICATION, b"").decode("latin-1")
     options = checking.request_options(request.parameters, tag, card.name)
     rows = tensors[0].shape[0] if tensors else 1
     call = InferCall(card.name, tensors, rows, received, *options)
     wanted = _wanted(card, request)
+    places = _places(card, request, rows, regions)
     for spec in card.outputs:
-        if wanted.get(spec.name) is False:
+        if wanted.get(spec.name) is False and spec.name not in places:
             json_tensors.check_in_json(spec, card.name)
-    return HttpCall(call, request.id, wanted)
+    return HttpCall(call, request.id, wanted, places)
 
 
-def reads_slowly(card: ModelCard, body: Body, headers: Mapping[bytes, bytes]) -> bool:
+def reads_slowly(
+    card: ModelCard, body: Body, headers: Mapping[bytes, bytes], regions: ClientRegions = NO_REGIONS
+) -> bool:
     """Whether a request takes so long to read that a thread should: the event loop has others to serve."""
     if len(body) <= LARGE:
-        return False
+        return regions.allowed and PREFIX.encode() in body
     looked_at = any(spec.datatype == BYTES or spec.is_limited for spec in card.inputs)
     return looked_at or _json_size(headers, body) > LARGE
 
 
 def writes_slowly(call: HttpCall, answer: InferAnswer) -> bool:
-    """Whether an answer in JSON takes so long to write that a thread should."""
+    """Whether an answer takes so long to write, in JSON or into regions, that a thread should."""
+    if call.places:
+        return True
     in_json = [tensor for tensor in answer.outputs if call.outputs.get(tensor.name) is False]
     return sum(len(tensor.data) for tensor in in_json) > LARGE
 
@@ -113,14 +125,24 @@ def _decoded(json: Json) -> wire.InferRequest:
         raise not_json(json, error) from None
 
 
-def _tensors(card: ModelCard, request: wire.InferRequest, binary: memoryview, limit: int) -> list[Tensor]:
+def _tensors(
+    card: ModelCard, request: wire.InferRequest, binary: memoryview, limit: int, regions: ClientRegions
+) -> list[Tensor]:
     tensors = []
     at = 0
     inputs = request.inputs
-    for placed, announced in zip(checking.placed_inputs(card, inputs, limit), inputs, strict=True):
+    checked = checking.placed_inputs(card, inputs, limit)
+    parts = [
+        regions.input_part(placed, announced.parameters, limit, card.name) if announced.parameters else None
+        for placed, announced in zip(checked, inputs, strict=True)
+    ]
+    check_total(parts, limit, card.name)
+    for placed, announced, part in zip(checked, inputs, parts, strict=True):
         size = _binary_size(announced, placed, card.name) if announced.parameters else None
-        if size is None:
-            data: bytes | memoryview = _json_data(announced, placed, card.name)
+        if part is not None:
+            data: bytes | memoryview = _data_in_region(announced, placed, part, card.name)
+        elif size is None:
+            data = _json_data(announced, placed, card.name)
         else:
             data = _binary_data(announced, placed, binary[at : at + size], card.name)
             at += size
@@ -137,6 +159,18 @@ def _binary_size(announced: wire.InputTensor, placed: CheckedTensor, model: str)
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
         raise bad(f"{placed.field}.parameters.binary_data_size", size, "a whole number of bytes", model)
     return size
+
+
+def _data_in_region(
+    announced: wire.InputTensor, placed: CheckedTensor, part: RegionPart, model: str
+) -> bytes:
+    if announced.data is not UNSET or "binary_data_size" in announced.parameters:
+        raise bad(
+            placed.field, "both", "either data in the request or parameters.shared_memory_region", model
+        )
+    data = part.read(model)
+    checking.check_size(placed, data, model)
+    return data
 
 
 def _json_data(announced: wire.InputTensor, placed: CheckedTensor, model: str) -> bytes:
@@ -168,6 +202,20 @@ def _wanted(card: ModelCard, request: wire.InferRequest) -> dict[str, bool]:
     }
 
 
+def _places(
+    card: ModelCard, request: wire.InferRequest, rows: int, regions: ClientRegions
+) -> dict[str, RegionPart]:
+    specs = {spec.name: spec for spec in card.outputs}
+    places = {
+        output.name: regions.output_part(
+            specs[output.name], f"outputs[{at}]", output.parameters, rows, card.name
+        )
+        for at, output in enumerate(request.outputs)
+        if output.parameters
+    }
+    return {name: part for name, part in places.items() if part is not None}
+
+
 def _flag(parameters: wire.Parameters, name: str, default: bool, field: str, model: str) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
@@ -178,16 +226,24 @@ def _flag(parameters: wire.Parameters, name: str, default: bool, field: str, mod
 def written_answer(card: ModelCard, call: HttpCall, answer: InferAnswer) -> tuple[Headers, bytes]:
     """Return the answer's body and headers; nothing in them refers to shared memory any more."""
     tensors = {tensor.name: tensor for tensor in answer.outputs}
-    binary = [tensors[name].data for name, is_binary in call.outputs.items() if is_binary]
-    outputs = [_output(tensors[name], is_binary) for name, is_binary in call.outputs.items()]
+    for name, part in call.places.items():
+        part.write(tensors[name])
+    in_body = {name: is_binary for name, is_binary in call.outputs.items() if name not in call.places}
+    binary = [tensors[name].data for name, is_binary in in_body.items() if is_binary]
+    outputs = [
+        _output(tensors[name], is_binary, call.places.get(name)) for name, is_binary in call.outputs.items()
+    ]
     json = _encode(wire.InferResponse(card.name, card.version, outputs, call.id))
     if not binary:
         return [JSON], json
     return [_BINARY, (HEADER_LENGTH, b"%d" % len(json))], b"".join([json, *binary])
 
 
-def _output(tensor: Tensor, binary: bool) -> wire.OutputTensor:
+def _output(tensor: Tensor, binary: bool, part: RegionPart | None = None) -> wire.OutputTensor:
     shape = list(tensor.shape)
+    if part is not None:
+        parameters = part.parameters(len(tensor.data))
+        return wire.OutputTensor(tensor.name, tensor.datatype, shape, parameters=parameters)
     if binary:
         return wire.OutputTensor(
             tensor.name, tensor.datatype, shape, parameters={"binary_data_size": len(tensor.data)}

@@ -31,11 +31,17 @@ class NativeTransport(Transport):
     """A native transport is a connection of a network thread, as a protocol sees it."""
 
     def __init__(
-        self, network: Network, connection: int, protocol: BoundedProtocol, peer: tuple[str, int]
+        self,
+        network: Network,
+        connection: int,
+        protocol: BoundedProtocol,
+        peer: tuple[str, int],
+        user: int,
     ) -> None:
         super().__init__({"peername": peer} if peer[0] else None)
         self._network = network
         self._connection = connection
+        self.user = user  # of this machine, as `Regions` has it
         self._protocol = protocol
         self._loop = asyncio.get_running_loop()
         self._written: list[bytes] = []  # in this turn of the loop: it leaves in one piece
@@ -141,6 +147,9 @@ class NativeProtocol(BoundedProtocol):
     def _now(self) -> Time:
         return self._passed
 
+    def _user(self) -> int:
+        return cast(NativeTransport, self.transport).user
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._give_back()
@@ -213,8 +222,8 @@ class NativeNetwork(NativeThreads):
 
     def _hear(self) -> None:
         self.look_again()
-        for kind, connection, data, why, received, error, peer in self.native.passed():
-            protocol = self._protocols.get(connection) or self._connected(connection, peer)
+        for kind, connection, data, why, received, error, peer, user in self.native.passed():
+            protocol = self._protocols.get(connection) or self._connected(connection, peer, user)
             try:
                 self._happened(protocol, kind, data, why, received)
             except Exception:
@@ -223,9 +232,9 @@ class NativeNetwork(NativeThreads):
             if kind == self._module.LOST:
                 self._lost(connection, error)
 
-    def _connected(self, connection: int, peer: tuple[str, int]) -> NativeProtocol:
+    def _connected(self, connection: int, peer: tuple[str, int], user: int) -> NativeProtocol:
         protocol = self._protocols[connection] = self._new_protocol()
-        protocol.connection_made(NativeTransport(self.native, connection, protocol, peer))
+        protocol.connection_made(NativeTransport(self.native, connection, protocol, peer, user))
         return protocol
 
     def _happened(self, protocol: NativeProtocol, kind: int, data: bytes, why: str, received: Time) -> None:

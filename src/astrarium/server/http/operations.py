@@ -6,6 +6,7 @@ from typing import Any
 
 from astrarium.server.http.handlers import Handlers
 from astrarium.server.http.openapi import described
+from astrarium.server.http.region_handlers import RegionHandlers, region_routes
 from astrarium.server.http.routing import Route
 from astrarium.server.protocol import wire
 
@@ -27,6 +28,7 @@ def routes_of(handlers: Handlers) -> list[Route]:
         *_about_a_model(handlers, _ONE),
         *_about_a_model(handlers, _AT_VERSION),
         *_repository(handlers),
+        *region_routes(RegionHandlers(handlers.bodies)),
         *_watching(handlers),
     ]
     handlers.description = described(routes)

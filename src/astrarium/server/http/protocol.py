@@ -10,12 +10,14 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from astrarium.core.optional import extension
 from astrarium.core.quantities import Time
 from astrarium.server.client_errors import ClientErrors
 from astrarium.server.http.framing import RequestFraming
 from astrarium.server.http.request_head import BadRequest
-from astrarium.server.http.routing import LONG_WAY, RECEIVED
+from astrarium.server.http.routing import LONG_WAY, RECEIVED, USER
 from astrarium.server.process.descriptors import most_descriptors
+from astrarium.server.protocol.regions import UNKNOWN_USER
 from astrarium.server.protocol.wire import ErrorAnswer
 from astrarium.server.settings import HttpLimits
 
@@ -145,7 +147,17 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope[RECEIVED] = self._came  # type: ignore[literal-required]
         self.scope[LONG_WAY] = self.long_way  # type: ignore[literal-required]
+        self.scope[USER] = self._user  # type: ignore[literal-required]
         self._began = False
+
+    def _user(self) -> int:
+        """Return which user of this machine the client is; it takes the kernel some microseconds to say."""
+        socket = self.transport.get_extra_info("socket")
+        front = extension("_front")
+        if socket is None or front is None:
+            return UNKNOWN_USER
+        user: int = front.user_of_peer(socket.fileno())
+        return user
 
     def on_headers_complete(self) -> None:
         if self.limits.connections is not None and len(self.connections) >= self.limits.connections:

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 from astrarium.core.quantities import Time
 from astrarium.server.http.replies import HttpRefusal, Reply
+from astrarium.server.protocol.regions import NO_REGIONS, ClientRegions
 
 # Of a scope, where the server can tell: when the request's first byte came, why it did not go the short way.
 RECEIVED = "astrarium.received"
 LONG_WAY = "astrarium.long_way"
+USER = "astrarium.user"  # a function that says which user of this machine the client is
 
 
 class HttpRequest(NamedTuple):
@@ -24,6 +26,7 @@ class HttpRequest(NamedTuple):
     receive: Callable[[], Awaitable[Any]]
     received: Time
     names: Mapping[str, str]  # of the path's segments
+    regions: ClientRegions = NO_REGIONS
 
 
 Handler = Callable[[HttpRequest], Awaitable[Reply]]

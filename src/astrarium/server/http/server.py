@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -23,6 +23,9 @@ from astrarium.server.http.network import NativeNetwork, NativeProtocol, native_
 from astrarium.server.http.protocol import BoundedProtocol, bounded_protocol
 from astrarium.server.protocol.listeners import listener_at, listeners_at
 from astrarium.server.settings import Address, HttpLimits, Security
+
+if TYPE_CHECKING:
+    from astrarium._front import Regions
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +93,7 @@ async def serve_http(
     security: Security | None = None,
     native_front: NativeFront | None = None,
     long_way: str = "",
+    regions: Regions | None = None,
 ) -> RunningHttp:
     """Serve HTTP; return once it listens. With a *native_front* network threads serve the connections.
 
@@ -98,7 +102,7 @@ async def serve_http(
     address = address or Address()
     limits = limits or HttpLimits()
     security = security or Security()
-    front = HttpFront(service, limits, security)
+    front = HttpFront(service, limits, security, regions)
     if native_front is not None:
         protocol = native_protocol(limits, service.client_errors)
         return await _serve_natively(front, native_front, address, limits, security, protocol)

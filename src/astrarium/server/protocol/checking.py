@@ -93,6 +93,11 @@ def _check_shape(card: ModelCard, spec: TensorSpec, shape: tuple[int, ...], fiel
     if not shape or (item != spec.shape and not spec.admits(item)) or min(shape) < 0:
         wanted = ", ".join(map(str, ("rows", *spec.shape)))
         any_size = ", where -1 is any size" if -1 in spec.shape else ""
+        beyond = spec.beyond_range(item) if len(item) == len(spec.shape) else None
+        if beyond is not None and min(shape) >= 0:
+            low, high = spec.sizes_of(beyond) or (0, 0)
+            expected = f"from {low} to {high} for {spec.name}"
+            raise bad(f"{field}[{beyond + 1}]", shape[beyond + 1], expected, card.name)
         raise bad(field, list(shape[:_SHOWN]), f"[{wanted}] for {spec.name}{any_size}", card.name)
     if not 1 <= shape[0] <= card.max_batch:
         raise bad(field, list(shape), f"from 1 to {card.max_batch} rows (the first dimension)", card.name)
@@ -118,13 +123,19 @@ def in_card_order(card: ModelCard, tensors: list[Tensor]) -> list[Tensor]:
     return sorted(tensors, key=lambda tensor: order[tensor.name])
 
 
+def bytes_of(placed: CheckedTensor) -> int | None:
+    """Return the bytes of a tensor, or None where those of its elements vary."""
+    if placed.spec.datatype == BYTES:
+        return None
+    return placed.elements * _ELEMENT_BYTES[placed.spec.datatype]
+
+
 def check_size(placed: CheckedTensor, data: bytes | memoryview, model: str) -> None:
     """Refuse binary *data* that is not exactly what the announced tensor needs."""
-    if placed.spec.datatype == BYTES:
+    size = bytes_of(placed)
+    if size is None:
         check_elements(placed, data, model)
-        return
-    size = placed.elements * _ELEMENT_BYTES[placed.spec.datatype]
-    if len(data) != size:
+    elif len(data) != size:
         expected = f"{size} bytes for {placed.spec.datatype} {list(placed.shape)}"
         raise bad(f"{placed.field}.data", f"{len(data)} bytes", expected, model)
 
@@ -186,8 +197,6 @@ def wanted_outputs(card: ModelCard, names: Sequence[str]) -> list[str]:
 def check_tensor_parameters(field: str, names: Iterable[str], model: str) -> None:
     """Refuse parameters that would change the meaning of a tensor and are not offered here."""
     for name in names:
-        if name.startswith("shared_memory"):
-            raise bad(f"{field}.parameters", name, "tensors inside the request: there are no regions", model)
         if name == "classification":
             raise bad(f"{field}.parameters", name, "no classification: sort the output yourself", model)
 

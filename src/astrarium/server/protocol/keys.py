@@ -9,6 +9,8 @@ from hmac import compare_digest
 from astrarium.core.errors import InputError
 from astrarium.server.contract import Kind, Refused
 
+NO_KEY = -1
+
 
 class Keys:
     """Keys open a server to callers; an empty set is an open server."""
@@ -21,15 +23,19 @@ class Keys:
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Raise Refused unless these headers (or metadata, names in lower case) show a known key."""
-        if self._digests and not self._known(shown_key(headers)):
+        if self.number(headers) is None:
             expected = "'Authorization: Bearer KEY' or 'x-api-key: KEY' with a key that this server knows"
             raise Refused(Kind.UNAUTHENTICATED, f"API key: expected {expected}")
 
-    def _known(self, key: bytes) -> bool:
-        key_digest = sha256(key).digest()
-        known = False
-        for digest in self._digests:  # all of them, whichever matches
-            known |= compare_digest(key_digest, digest)
+    def number(self, headers: Mapping[bytes, bytes]) -> int | None:
+        """Return which key is shown: its number, -1 where there are no keys, None where nobody knows it."""
+        if not self._digests:
+            return NO_KEY
+        key_digest = sha256(shown_key(headers)).digest()
+        known = None
+        for number, digest in enumerate(self._digests):  # all of them, whichever matches
+            if compare_digest(key_digest, digest):
+                known = number
         return known
 
 

@@ -33,8 +33,9 @@ EXTENSIONS = [
 ]
 
 
-def server_metadata() -> ServerMetadata:
-    return ServerMetadata("astrarium", __version__, EXTENSIONS)
+def server_metadata(has_regions: bool) -> ServerMetadata:
+    extensions = [*EXTENSIONS, "system_shared_memory"] if has_regions else EXTENSIONS
+    return ServerMetadata("astrarium", __version__, extensions)
 
 
 def model_metadata(card: ModelCard) -> ModelMetadata:
@@ -61,14 +62,31 @@ def model_config(card: ModelCard) -> ModelConfig:
             f"{name}:{spec.name}": ModelParameter(json.encode(limit).decode())
             for spec in card.inputs
             for name, limit in _limits(spec).items()
-        },
+        }
+        | {name: ModelParameter(text) for name, text in _padding(card).items()},
     )
+
+
+def _padding(card: ModelCard) -> dict[str, str]:
+    """Return whether padding is safe or changes the model's answers, and how that showed."""
+    verdict, reason = card.padding
+    words = {"padding": verdict, "padding_reason": reason}
+    return {name: text for name, text in words.items() if text}
 
 
 def _limits(spec: TensorSpec) -> Parameters:
     """Return what an input takes, as the scenario says it."""
     values = {} if spec.values is None else {"values": list(spec.values)}
-    return {**values, **({"finite": True} if spec.finite else {})}
+    finite = {"finite": True} if spec.finite else {}
+    return {**values, **finite, **({"shape": _ranged(spec)} if spec.ranges else {})}
+
+
+def _ranged(spec: TensorSpec) -> list[int | str]:
+    ranges = [spec.sizes_of(place) for place in range(len(spec.shape))]
+    return [
+        size if size >= 0 or one is None else f"{one[0]}..{one[1]}"
+        for size, one in zip(spec.shape, ranges, strict=True)
+    ]
 
 
 def _tensor_config(spec: TensorSpec) -> TensorConfig:

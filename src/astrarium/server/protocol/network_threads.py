@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from astrarium._front import Grpc, Limits, Network, Spec
 
 HIGH_WATER = 64 * 1024  # bytes written before we ask whether the client takes them, as asyncio has it
+_ANY = 0, (1 << 63) - 1  # of sizes
 LOOK_AGAIN = 50 * MILLISECOND  # how often a request that went the long way makes us look for changed models
 
 
@@ -92,7 +93,15 @@ class NativeThreads:
 
 def native_specs(specs: Iterable[TensorSpec]) -> list[Spec]:
     """Return tensors as native threads are told of them."""
-    return [(spec.name, spec.datatype, list(spec.shape), _limits(spec)) for spec in specs]
+    return [_native_spec(spec) for spec in specs]
+
+
+def _native_spec(spec: TensorSpec) -> Spec:
+    """Return a tensor; the lowest and the highest size of each dimension where any has a range."""
+    plain = spec.name, spec.datatype, list(spec.shape), _limits(spec)
+    if not spec.ranges:
+        return plain
+    return (*plain, [spec.sizes_of(place) or _ANY for place in range(len(spec.shape))])
 
 
 def _limits(spec: TensorSpec) -> Limits | None:

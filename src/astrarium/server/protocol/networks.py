@@ -48,6 +48,10 @@ class Networks:
     def kept_bytes(self) -> int:
         return sum(network.kept() for network in self._networks)
 
+    def regions(self) -> tuple[int, int]:
+        """Return how many regions clients have registered, and how many bytes."""
+        return self._exchange.regions.totals()
+
     def left(self) -> Counter[str]:
         """Return how many connections were closed because of what their clients did, by reason."""
         left: Counter[str] = Counter()

@@ -131,7 +131,8 @@ class ModelConfig(Struct):
     output: list[TensorConfig]
     dynamic_batching: DynamicBatching
     model_transaction_policy: TransactionPolicy
-    parameters: dict[str, ModelParameter] = {}  # the limits of inputs, in JSON: `values:NAME`, `finite:NAME`
+    # The limits of inputs, in JSON: `values:NAME`, `finite:NAME`, `shape:NAME`; `padding`, `padding_reason`.
+    parameters: dict[str, ModelParameter] = {}
 
 
 class StatisticsAnswer(Struct):
@@ -155,6 +156,23 @@ class ChangeRequest(Struct):
     """The body of load and unload."""
 
     parameters: Parameters = {}
+
+
+class RegionForm(Struct):
+    """A region to register: so many bytes of the shared memory object *key*, from the offset on."""
+
+    key: str
+    byte_size: int
+    offset: int = 0
+
+
+class RegionEntry(Struct):
+    """A region of shared memory that this client has registered."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
 
 
 class Quarantine(Struct):

@@ -147,7 +147,9 @@ class ModelLoaded(Message, frozen=True):
     `lead` is how long inputs take to reach the GPU, beside what it computes: those of one item, and of each
     further one. `notes` are what the backend found out by itself and people should know; `warnings` are what
     they should change. `weights` are bytes, where somebody knows. A model that is `partial` serves already,
-    but some of its batches take longer than they will once it is `ModelComplete`.
+    but some of its batches take longer than they will once it is `ModelComplete`. `inputs` are those that
+    clients send. `padding` is "safe" where unequal items may be padded, and "changes" where that would change
+    answers (`padding_reason`), so that the worker runs equal ones only; it is empty where nothing is open.
     """
 
     model: int
@@ -159,6 +161,8 @@ class ModelLoaded(Message, frozen=True):
     weights: int = 0
     partial: bool = False
     phases: dict[str, Time] = {}  # what loading it consisted of
+    padding: str = ""
+    padding_reason: str = ""
 
 
 class ModelComplete(Message, frozen=True):
@@ -180,7 +184,14 @@ class ModelUnloaded(Message, frozen=True):
     model: int
 
 
-ModelNews: TypeAlias = ModelLoaded | ModelComplete | ModelRefused | ModelUnloaded
+class BatchesSplit(Message, frozen=True):
+    """So many more batches of a model were run in parts, since padding would have changed answers."""
+
+    model: int
+    count: int
+
+
+ModelNews: TypeAlias = ModelLoaded | ModelComplete | ModelRefused | ModelUnloaded | BatchesSplit
 
 
 class BatchDone(Message, frozen=True):

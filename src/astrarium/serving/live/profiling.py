@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from astrarium.core.quantities import SECOND, Time
+from astrarium.serving.live import fills
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.contract import Batch, Launching, LoadedModel, graph_runner
 from astrarium.serving.live.backends.stacking import stack
@@ -58,7 +59,7 @@ def measuring(
 
     def measured(size: int) -> MeasuredTimes:
         chance = np.random.default_rng(size)
-        batch = examples.drawn(data, size, chance) if data else examples.batch(specs, size, chance)
+        batch = examples.drawn(specs, data, size, chance) if data else examples.batch(specs, size, chance)
         return MeasuredTimes(size, tuple(sorted(_timed(model, batch, care))))
 
     return measured
@@ -145,7 +146,7 @@ def by_application(
     for size in sizes:
         for _ in range(max(_FEWEST, care.repeats // len(sizes))):
             members = [requests[place] for place in chance.integers(len(requests), size=size)]
-            took = _once(model, _together([request.inputs for request in members]))
+            took = _once(model, _together(model, [request.inputs for request in members]))
             points.append((size * max(request.took for request in members), took))
     return Fit(alone, *_line(points))
 
@@ -215,15 +216,14 @@ def _once(model: LoadedModel, batch: Batch) -> Time:
 
 def _alone(model: LoadedModel, inputs: Mapping[str, Array]) -> Time:
     """Return the median time of a few runs: a single one depends on whatever else the machine does."""
-    batch = _together([inputs])
+    batch = _together(model, [inputs])
     return int(median(_once(model, batch) for _ in range(_TRIES)))
 
 
-def _together(requests: Sequence[Mapping[str, Any]]) -> Batch:
-    names = requests[0]
-    return Batch(
-        len(requests), {name: stack([np.asarray(inputs[name]) for inputs in requests]) for name in names}
-    )
+def _together(model: LoadedModel, requests: Sequence[Mapping[str, Any]]) -> Batch:
+    arrays = {name: stack([np.asarray(inputs[name]) for inputs in requests]) for name in requests[0]}
+    own = {name: [np.shape(inputs[name]) for inputs in requests] for name in arrays}
+    return Batch(len(requests), fills.filled(model.inputs, arrays, own) if model.inputs else arrays)
 
 
 def _line(points: Sequence[tuple[Time, Time]]) -> tuple[Time, float, float]:

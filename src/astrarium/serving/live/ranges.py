@@ -1,10 +1,11 @@
-"""The ranges of datatypes, and whether the limits that somebody states for an input make sense.
+"""The ranges of datatypes and of sizes, and whether the limits that somebody states for an input make sense.
 
 Needs no numpy: scenarios are checked where nobody serves them.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -13,6 +14,9 @@ from astrarium.core.errors import InputError
 
 Number: TypeAlias = int | float
 Values: TypeAlias = tuple[Number, Number]  # the lowest and the highest
+Sizes: TypeAlias = tuple[int, int]  # the lowest and the highest
+SIZE_FORM = "a size of at least 1, -1 for any, or LOWEST..HIGHEST such as 1..512"
+_RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})")
 
 # The numbers that a datatype has; BOOL and BYTES have none.
 RANGES: dict[str, Values] = {
@@ -46,3 +50,16 @@ def check_limits(datatype: str, values: Sequence[Any] | None, finite: bool) -> N
     if not right or not low <= values[0] <= values[1] <= high:
         expected = f"[LOW, HIGH], two {words} from {low} to {high} ({datatype}), LOW not above HIGH"
         raise InputError("values", list(values), expected)
+
+
+def sizes_of(size: Any, field: str) -> Sizes | None:
+    """Return the range that a dimension of a shape states, or None for -1 and for a size of its own."""
+    if isinstance(size, int) and not isinstance(size, bool) and (size == -1 or size >= 1):
+        return None
+    match = _RANGE.fullmatch(size) if isinstance(size, str) else None
+    if match is None:
+        raise InputError(field, size, SIZE_FORM)
+    low, high = int(match[1]), int(match[2])
+    if not 1 <= low < high:
+        raise InputError(field, size, f"{SIZE_FORM}: LOWEST at least 1, and below HIGHEST")
+    return low, high

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.optional import extension
-from astrarium.serving.live.ranges import Values
+from astrarium.serving.live.ranges import Sizes, Values
 
 Array = npt.NDArray[Any]
 
@@ -32,12 +32,24 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 
 
+class Fill(NamedTuple):
+    """A fill says what the server puts into an input that no client sends, of each item.
+
+    `lengths` are the item's sizes along the axes; a `mask` is 1 where the item has elements along them, and 0
+    where it was padded. An axis is a dimension of another input.
+    """
+
+    kind: str  # "lengths" or "mask"
+    axes: tuple[tuple[str, int], ...]
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """A tensor spec is one input or output of a model; the shape is of one item, -1 is any size.
 
     An input may be limited to `values` from one to another, both included, or to `finite` ones: calls with
-    others are refused (`limits.py`).
+    others are refused (`limits.py`). Its open dimensions may be limited to `ranges`, one for each dimension
+    or none at all. An input with a `fill` is not sent by clients.
     """
 
     name: str
@@ -45,6 +57,8 @@ class TensorSpec:
     shape: tuple[int, ...]
     values: Values | None = None
     finite: bool = False
+    ranges: tuple[Sizes | None, ...] = ()
+    fill: Fill | None = None
 
     @property
     def is_limited(self) -> bool:
@@ -57,11 +71,29 @@ class TensorSpec:
             return None
         return prod(self.shape) * DATATYPES[self.datatype].itemsize
 
+    @property
+    def open_dimensions(self) -> list[int]:
+        return [place for place, size in enumerate(self.shape) if size < 0]
+
+    def sizes_of(self, dimension: int) -> Sizes | None:
+        """Return the range of a dimension, or None where it may have any size."""
+        size = self.shape[dimension]
+        return (self.ranges[dimension] if self.ranges else None) if size < 0 else (size, size)
+
     def admits(self, shape: tuple[int, ...]) -> bool:
         """Whether *shape* (of one item) fits."""
-        return len(shape) == len(self.shape) and all(
-            wanted in (-1, size) for wanted, size in zip(self.shape, shape, strict=True)
+        return (
+            len(shape) == len(self.shape)
+            and all(wanted in (-1, size) for wanted, size in zip(self.shape, shape, strict=True))
+            and self.beyond_range(shape) is None
         )
+
+    def beyond_range(self, shape: tuple[int, ...]) -> int | None:
+        """Return the first dimension of a *shape* (of one item, of our rank) that is out of its range."""
+        for place, (range_, size) in enumerate(zip(self.ranges, shape, strict=False)):
+            if range_ is not None and self.shape[place] < 0 and not range_[0] <= size <= range_[1]:
+                return place
+        return None
 
 
 class Tensor(NamedTuple):

@@ -6,7 +6,9 @@ Others register theirs with an entry point:  [project.entry-points."astrarium.se
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
 
 from astrarium.core.policy import Policy
 from astrarium.core.registry import Registry
@@ -18,6 +20,22 @@ ServingPolicy = Policy[ServingState, Event, Action]
 
 # A policy class; its nested `Parameters` (a msgspec.Struct) says what a scenario may set.
 PolicyFactory = Callable[[Setup, Any], ServingPolicy]
+
+
+class LengthsAside(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What may be set of a policy that knows nothing of lengths: how it is shown unequal requests."""
+
+    batches: Annotated[
+        Literal["mixed", "alike"],
+        msgspec.Meta(
+            description="of unequal lengths: `mixed` batches are padded to the longest, and planned as if "
+            "all requests were as long as any can be; with `alike` each bucket is a model of its own"
+        ),
+    ] = "mixed"
+    buckets: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)] | None,
+        msgspec.Meta(description="how many buckets `alike` makes of a model's at most; none: all of them"),
+    ] = None
 
 
 class NativeParameters(NamedTuple):

@@ -21,7 +21,7 @@ import msgspec
 
 from astrarium.core.quantities import Time
 from astrarium.serving.contract import BatchFinished, Setup
-from astrarium.serving.policies import NativeParameters, serving_policies
+from astrarium.serving.policies import LengthsAside, NativeParameters, serving_policies
 from astrarium.serving.policies._entries import Queue, due_before
 from astrarium.serving.policies._replicas import ReplicaScheduler
 from astrarium.serving.state import Batch
@@ -34,7 +34,7 @@ class Clipper(ReplicaScheduler):
     native = "clipper"
     parameters: Parameters
 
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    class Parameters(LengthsAside, frozen=True):
         increase: Annotated[
             float, msgspec.Meta(gt=0, description="added to the batch size after a full batch in time")
         ] = 1.0

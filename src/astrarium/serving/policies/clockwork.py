@@ -26,7 +26,7 @@ from astrarium.core.policy import SetTimer
 from astrarium.core.quantities import DURATION_FORM, FOREVER, Time, duration_in
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, ModelSpec, Network, RequestArrived, Setup
-from astrarium.serving.policies import NativeParameters, serving_policies
+from astrarium.serving.policies import LengthsAside, NativeParameters, serving_policies
 from astrarium.serving.policies import _entries as entries
 from astrarium.serving.policies._entries import Queue
 from astrarium.serving.policies._min_tree import MinTree
@@ -86,7 +86,7 @@ class Clockwork:
 
     native = "clockwork"
 
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    class Parameters(LengthsAside, frozen=True):
         ahead: Annotated[
             str, msgspec.Meta(description=f"how much work a GPU is given before it is free: {DURATION_FORM}")
         ] = "10ms"

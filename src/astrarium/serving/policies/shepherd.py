@@ -26,7 +26,7 @@ from astrarium.core.policy import SetTimer
 from astrarium.core.quantities import FOREVER, Time
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, RequestArrived, Setup
-from astrarium.serving.policies import NativeParameters, serving_policies
+from astrarium.serving.policies import LengthsAside, NativeParameters, serving_policies
 from astrarium.serving.policies import _entries as entries
 from astrarium.serving.policies._entries import Entry, Queue
 from astrarium.serving.policies._min_tree import MinTree
@@ -49,7 +49,7 @@ class Shepherd:
 
     native = "shepherd"
 
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    class Parameters(LengthsAside, frozen=True):
         preemption: Annotated[
             float, msgspec.Meta(gt=1, description="a batch this many times as large cancels a running one")
         ] = 3.0

@@ -31,7 +31,7 @@ from astrarium.core.policy import SetTimer
 from astrarium.core.quantities import DURATION_FORM, FOREVER, Time, read_duration, split_quantity
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, Setup
-from astrarium.serving.policies import NativeParameters, serving_policies
+from astrarium.serving.policies import LengthsAside, NativeParameters, serving_policies
 from astrarium.serving.policies._min_tree import MinTree
 from astrarium.serving.policies._queue import ModelQueue
 from astrarium.serving.state import ServingState
@@ -230,7 +230,7 @@ class Deferred(WindowScheduler[ModelQueue]):
 
     native = "deferred"
 
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    class Parameters(LengthsAside, frozen=True):
         gather: Gather = "window"
 
     def opens(self, queue: ModelQueue) -> Time:
@@ -257,7 +257,7 @@ class Timeout(WindowScheduler[ModelQueue]):
 
     native = "timeout"
 
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    class Parameters(LengthsAside, frozen=True):
         timeout: Annotated[str, msgspec.Meta(description=f"how long the oldest request waits: {_FORM}")] = (
             "12.5%"
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from astrarium.core.choice import chosen
+from astrarium.core.choice import Choice, chosen
 from astrarium.core.distributions import Distribution
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.profiles import ByLength, Dynamic, Kinds, Profile
@@ -14,6 +14,7 @@ from astrarium.core.quantities import Bytes, Time, write_bytes, write_duration
 from astrarium.core.streams import stream
 from astrarium.serving.contract import DynamicSpec, GpuSpec, Lengths, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler, serving_policies
+from astrarium.serving.policies.alike import AlikePolicy, Division
 from astrarium.serving.scenario.cluster import Cluster
 from astrarium.serving.scenario.schema import Model, Scenario
 from astrarium.serving.world import LengthTruth, Profiler, TableTruth, Truth
@@ -162,8 +163,16 @@ def buckets(arrivals: Arrivals, setup: Setup) -> Ints:
 
 
 def policy(scenario: Scenario, setup: Setup) -> ServingPolicy:
-    fresh: ServingPolicy = chosen(serving_policies, scenario.policy, setup)
-    return fresh
+    return made_policy(scenario.policy, setup)
+
+
+def made_policy(choice: Choice, setup: Setup) -> ServingPolicy:
+    """Make a policy; one that is to batch like lengths stands behind a division of the models by length."""
+    fresh: ServingPolicy = chosen(serving_policies, choice, setup)
+    if choice.parameters.get("batches") != "alike" or not any(model.lengths for model in setup.models):
+        return fresh
+    division = Division(setup, choice.parameters.get("buckets"))
+    return AlikePolicy(chosen(serving_policies, choice, division.setup), division)
 
 
 def _gpus(cluster: Cluster) -> tuple[GpuSpec, ...]:

@@ -23,14 +23,23 @@ SAMPLES = 1024  # times alone that an emulated application draws from
 def files_of_model(scenario: Scenario, name: str, table: Sequence[Time]) -> ModelFiles:
     """Return what a worker loads; *table* has the times of batches of 0, 1, ... on its kind of GPU."""
     from astrarium.serving.live.backends.contract import ModelFiles
+    from astrarium.serving.live.fills import marked
 
     model = scenario.models[name]
     options = dict(model.backend.options)
     if model.backend.name == EMULATED:
         options = _emulated(model, name, scenario.seed, table)
-    inputs = specs(model.inputs)
-    outputs = specs(model.outputs)
-    return ModelFiles(name, model.backend.name, options, inputs, outputs, len(table) - 1)
+    inputs = marked(specs(model.inputs), model.lengths, model.mask) if model.inputs else ()
+    return ModelFiles(
+        name,
+        model.backend.name,
+        options,
+        inputs,
+        specs(model.outputs),
+        max_batch=len(table) - 1,
+        lengths=model.lengths,
+        mask=model.mask,
+    )
 
 
 def _emulated(model: Model, name: str, seed: int, table: Sequence[Time]) -> dict[str, Any]:

@@ -53,6 +53,8 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backend: Any = None
     inputs: tuple[TensorEntry, ...] = ()  # none: the backend knows them
     outputs: tuple[TensorEntry, ...] = ()
+    lengths: str = ""  # an input that the server fills with the lengths of the items
+    mask: str = ""  # an input that the server fills with ones, and with zeros where an item was padded
     preprocess: str | Tokenization | None = None  # in the frontend: Python code, FILE:NAME, or a tokenizer
     accepts: tuple[TensorEntry, ...] = ()  # what clients send to it; none: what the model takes
     priorities: dict[Priority, Duration] = {}  # objectives that a request may choose instead of `slo`

@@ -30,12 +30,16 @@ def check_served(entry: ModelEntry, field: str) -> None:
     for side in ("inputs", "outputs", "accepts"):
         _check_tensors(getattr(entry, side), f"{field}.{side}")
     _check_unlimited(entry.outputs, f"{field}.outputs")
+    _check_filled(entry, field)
 
 
 def specs(tensors: tuple[TensorEntry, ...]) -> tuple[TensorSpec, ...]:
     from astrarium.serving.live.tensors import TensorSpec
 
-    return tuple(TensorSpec(**msgspec.structs.asdict(tensor)) for tensor in tensors)
+    return tuple(
+        TensorSpec(tensor.name, tensor.datatype, tensor.sizes, tensor.values, tensor.finite, tensor.ranges)
+        for tensor in tensors
+    )
 
 
 def server_options(options: ServerOptions, base: Path, serving: bool) -> ServerOptions:
@@ -62,9 +66,8 @@ def read_backend(entry: ModelEntry, name: str, base: Path) -> BackendChoice:
     backend, options = _only_choice(entry.backend, field)
     from astrarium.serving.live.backends.contract import ModelFiles
 
-    files = ModelFiles(
-        name, backend, options, specs(entry.inputs), specs(entry.outputs), entry.max_batch, base
-    )
+    tensors = specs(entry.inputs), specs(entry.outputs)
+    files = ModelFiles(name, backend, options, *tensors, entry.max_batch, base, entry.lengths, entry.mask)
     return BackendChoice(backend, _options(files, field))
 
 
@@ -98,9 +101,22 @@ def _check_tensors(tensors: tuple[TensorEntry, ...], field: str) -> None:
             raise InputError(f"{field}[{place}].name", name, expected)
 
 
+def _check_filled(entry: ModelEntry, field: str) -> None:
+    """Check the inputs that the server fills; a worker does it where a model file tells the inputs."""
+    if not entry.inputs or not (entry.lengths or entry.mask):
+        return
+    from astrarium.serving.live.fills import marked
+
+    try:
+        marked(specs(entry.inputs), entry.lengths, entry.mask)
+    except InputError as error:
+        raise error.at(field) from None
+
+
 def _check_unlimited(outputs: tuple[TensorEntry, ...], field: str) -> None:
     for place, output in enumerate(outputs):
-        for limit, value in (("values", output.values), ("finite", output.finite)):
+        limits = (("values", output.values), ("finite", output.finite), ("shape", output.ranges))
+        for limit, value in limits:
             if value:
                 expected = "to be left out: only what clients send is checked"
                 raise InputError(f"{field}[{place}].{limit}", value, expected)

@@ -37,6 +37,8 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: QueueLength = 10_000  # the most requests that may wait
     payload: Bytes = Bytes(64 * 2**20)  # the largest body of a request
     memory: Bytes = Bytes(256 * 2**20)  # shared with the workers, for all requests at once
+    shared_memory: Bytes = Bytes(0)  # of clients on this machine, that they may register; 0: none
+    shared_memory_clients: Literal["local", "any"] = "local"  # local: over loopback, each user its own
     api_keys: str | None = None  # a file with one key on each line
     tls: Tls | None = None
     record: str | None = None  # a file for the recording that can be replayed

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from astrarium.core.optional import extension
 from astrarium.core.policy import SetTimer
 from astrarium.serving import contract
@@ -54,10 +56,7 @@ class LiveTwin:
         others = []
         for event in events:
             if type(event) is contract.RequestArrived:
-                request = event.request
-                arrivals.append(
-                    (request.id, request.model, request.arrival, request.deadline, request.application)
-                )
+                arrivals.append(msgspec.structs.astuple(event.request))
             elif native_event := _as_native(event):
                 others.append(native_event)
         return [self._action(*decision) for decision in self._native.decide(now, arrivals, others)]

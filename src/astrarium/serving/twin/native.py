@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from astrarium.core.optional import extension
-from astrarium.serving.contract import ModelSpec, Setup
+from astrarium.serving.contract import Lengths, ModelSpec, Setup
+from astrarium.serving.policies.alike import AlikePolicy
 
 
 def has_twin(policy: Any) -> bool:
     """Whether a policy has a native twin: it is named in `native`, with `native_parameters()`."""
-    named = type(policy).__dict__.get("native", "")  # not inherited: a subclass decides otherwise
+    decider = policy.policy if isinstance(policy, AlikePolicy) else policy
+    named = type(decider).__dict__.get("native", "")  # not inherited: a subclass decides otherwise
     return bool(named) and extension("_simulator") is not None
 
 
@@ -22,6 +24,11 @@ def native_setup(module: Any, setup: Setup) -> Any:
 
 def _model(module: Any, model: ModelSpec) -> Any:
     known = model.dynamic
-    if known is None:
-        return module.Model(model.slo, model.latency)
-    return module.Model(model.slo, model.latency, module.Dynamic(known.c0, known.c1, known.history))
+    dynamic = None if known is None else module.Dynamic(known.c0, known.c1, known.history)
+    return module.Model(model.slo, model.latency, dynamic, _lengths(module, model.lengths))
+
+
+def _lengths(module: Any, lengths: Lengths | None) -> Any:
+    if lengths is None:
+        return None
+    return module.Lengths(lengths.longest, lengths.latency, module.Together[lengths.together])

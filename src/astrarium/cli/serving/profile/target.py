@@ -11,12 +11,15 @@ from astrarium.core.errors import InputError, one_of, written_in
 from astrarium.core.plain_data import read_yaml
 from astrarium.serving.live.backends import backends, examples, placed
 from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles, Place, package
+from astrarium.serving.live.ranges import Sizes, sizes_of
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
 from astrarium.serving.scenario import Scenario, load
 from astrarium.serving.scenario.model_files import model_files
 
 _ENDINGS = {".onnx": "onnx", ".pt2": "torch", ".pt": "torch"}
-INPUT_FORM = "NAME:TYPE:SHAPE, such as IMAGE:FP32:3,224,224 (the shape of one item)"
+INPUT_FORM = (
+    "NAME:TYPE:SHAPE, such as IMAGE:FP32:3,224,224 (the shape of one item) or TOKENS:INT64:1..512 (a range)"
+)
 TARGET_FORM = "a scenario (.yaml), a model (.onnx, .pt2, .pt) or Python code (file.py:function)"
 _UNKNOWN_YET = "{table: [1ns]}"  # what the rest of a scenario is checked with before anything is measured
 DEFAULT_LARGEST = 64
@@ -57,10 +60,21 @@ def tensor_of(text: str) -> TensorSpec:
         raise InputError("--input", text, INPUT_FORM)
     if parts[1] not in DATATYPES:
         raise InputError("--input", text, f"a type that is {one_of(list(DATATYPES), parts[1])}")
-    sizes = [size.strip() for size in parts[2].split(",") if size.strip()]
-    if not all(size.isdigit() and int(size) > 0 for size in sizes):
-        raise InputError("--input", text, f"sizes of at least 1 in {INPUT_FORM}")
-    return TensorSpec(parts[0], parts[1], tuple(map(int, sizes)))
+    sizes = [_size(size.strip(), text) for size in parts[2].split(",") if size.strip()]
+    shape = tuple(-1 if isinstance(size, tuple) else size for size in sizes)
+    ranges = tuple(size if isinstance(size, tuple) else None for size in sizes)
+    return TensorSpec(parts[0], parts[1], shape, ranges=ranges if any(ranges) else ())
+
+
+def _size(size: str, text: str) -> int | Sizes:
+    if not size.isdigit():
+        try:
+            return sizes_of(size, "") or 0
+        except InputError:
+            pass
+    elif int(size) > 0:
+        return int(size)
+    raise InputError("--input", text, f"sizes of at least 1 in {INPUT_FORM}")
 
 
 def _guessed(text: str) -> str:
@@ -133,10 +147,12 @@ def shaped(loaded: LoadedModel, specs: list[TensorSpec]) -> list[TensorSpec]:
     for spec in specs:
         if spec.name not in known:
             raise InputError("--input", spec.name, one_of(list(known), spec.name))
-        if spec.datatype != known[spec.name].datatype or not known[spec.name].admits(spec.shape):
+        ends = [examples.shape_of(spec, choose) for choose in (min, max)]
+        if spec.datatype != known[spec.name].datatype or not all(map(known[spec.name].admits, ends)):
             expected = f"{known[spec.name].datatype} with the shape {list(known[spec.name].shape)}"
             raise InputError("--input", f"{spec.datatype} {list(spec.shape)}", expected)
-    chosen = {**known, **{spec.name: replace(known[spec.name], shape=spec.shape) for spec in specs}}
+    sized = {spec.name: replace(known[spec.name], shape=spec.shape, ranges=spec.ranges) for spec in specs}
+    chosen = {**known, **sized}
     if not chosen:
         raise InputError("--input", None, "the inputs: this model cannot tell them")
     return list(chosen.values())

@@ -65,6 +65,7 @@ class ModelAccounts:
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)  # (outcome, reason)
     refused: Counter[str] = field(default_factory=Counter)  # at the door, by kind: never accepted
     retried: int = 0
+    split: int = 0  # batches that were run in parts: padding would have changed answers
     items: int = 0
     latency: PrometheusHistogram = field(default_factory=_times)  # of answered calls, from receipt to answer
     queueing: PrometheusHistogram = field(default_factory=_times)

@@ -42,6 +42,11 @@ class TokenInputs:
         return Tensor(spec.name, spec.datatype, array.shape, to_bytes(array))
 
     @property
+    def pads(self) -> bool:
+        """Whether a text may be filled up: the model is told, by a mask, or takes nothing but one size."""
+        return self.shortest == self.longest or any(part == _MASK for _, part in self.filled)
+
+    @property
     def tokens(self) -> TensorSpec:
         return next(spec for spec, part in self.filled if part == _TOKENS)
 
@@ -103,7 +108,7 @@ def _lengths(choice: Tokenization, specs: Sequence[TensorSpec], field: str) -> t
     most = min((high for _, high in declared if high is not None), default=None)
     longest = choice.longest or most
     if longest is None:
-        expected = "a number: to how many tokens are texts cut? The model's inputs do not say"
+        expected = 'a number to which texts are cut, or a range in the shape of the input, such as ["1..512"]'
         raise InputError(f"{field}.longest", None, expected)
     if longest < shortest or (most is not None and longest > most):
         expected = f"from {shortest} to {most or 'any number of'} tokens, as the model's inputs say"
@@ -113,5 +118,4 @@ def _lengths(choice: Tokenization, specs: Sequence[TensorSpec], field: str) -> t
 
 def _declared(spec: TensorSpec) -> tuple[int, int | None]:
     """Return the fewest tokens and the most that an input's shape allows."""
-    size = spec.shape[0]
-    return (1, None) if size == -1 else (size, size)
+    return spec.sizes_of(0) or (1, None)

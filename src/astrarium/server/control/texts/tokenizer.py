@@ -48,8 +48,10 @@ class Tokenizer:
     def _check_vocabulary(self, field: str) -> None:
         """Refuse a tokenizer with tokens that the model has declared not to take."""
         values = self.inputs.tokens.values
+        if values is None:
+            return
         highest = max(self._library.get_vocab().values(), default=0)
-        if values is not None and highest > values[1]:
+        if highest > values[1]:
             expected = f"a tokenizer whose tokens end at {values[1]}, as those of {self.inputs.tokens.name}"
             raise InputError(f"{field}.tokenizer", f"one with token {highest}", expected)
 
@@ -101,9 +103,9 @@ class Tokenizer:
             return encoding
         if not encoding.ids:
             return Refused(Kind.BAD_REQUEST, "its text has no tokens")
-        if self._padding is None:
+        if self._padding is None or not self.inputs.pads:
             reason = f"its text has {len(encoding.ids)} tokens; the model takes {shortest} or more"
-            return Refused(Kind.BAD_REQUEST, f"{reason}, and the tokenizer has no token to fill up with")
+            return Refused(Kind.BAD_REQUEST, reason)
         encoding.pad(shortest, **self._padding)
         return encoding
 

@@ -22,7 +22,9 @@ def result(answer: Any, specs: Sequence[TensorSpec], batch: Batch) -> Result:
 
 def unpadded(array: Array, spec: TensorSpec, batch: Batch) -> Array | Sequence[Array]:
     """Cut an output back to its items' own shapes, by the first padded input that it follows."""
-    cut = (split(array, spec.shape, own) for own in batch.own_shapes.values())
+    cut = (
+        split(array, spec.shape, own, batch.inputs[name].shape[1:]) for name, own in batch.own_shapes.items()
+    )
     return next((items for items in cut if items is not None), array)
 
 

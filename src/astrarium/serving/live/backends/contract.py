@@ -52,6 +52,7 @@ class ModelFiles:
     """Model files are a model as the scenario describes it, in plain data that travels to workers.
 
     They name the backend, its options, its tensors, and the folder that relative file names start from.
+    `inputs` are all that the model takes, those that the server fills among them (`fills.py`).
     """
 
     name: str
@@ -61,13 +62,17 @@ class ModelFiles:
     outputs: tuple[TensorSpec, ...] = ()
     max_batch: int = 1
     base: Path = Path()
+    lengths: str = ""  # the name of an input that the server fills with the items' lengths
+    mask: str = ""  # and of one that is 1 where an item has elements, and 0 where it was padded
+    buckets: tuple[int, ...] = ()  # lengths that batches are padded to, rising; empty: the longest item's
 
 
 @dataclass(frozen=True)
 class Batch:
     """A batch is inputs stacked along a first dimension of `size`; `applications` are those of its items.
 
-    Items of unequal shape are padded to the longest; `own_shapes` then holds what they were, by input.
+    Items that were padded have what shapes they were in `own_shapes`, by input. A batch of unequal items is
+    given to a model only where padding does not change its answers (`worker/padding.py`).
     """
 
     size: int
@@ -175,6 +180,13 @@ class Exemplary(Protocol):
     """An exemplary model wants made-up inputs within other limits than those of clients."""
 
     example_inputs: tuple[TensorSpec, ...]
+
+
+@runtime_checkable
+class IgnoresPadding(Protocol):
+    """A model that ignores padding answers as if there was none: a worker need not try that out."""
+
+    ignores_padding: bool
 
 
 @runtime_checkable

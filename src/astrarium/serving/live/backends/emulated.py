@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFi
 from astrarium.serving.live.backends.contract import Interrupted as Interrupted
 from astrarium.serving.live.backends.precise_wait import Wait, fine_timers, wait_until
 from astrarium.serving.live.backends.stacking import split
+from astrarium.serving.live.fills import sent
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Array, TensorSpec
 
 INPUT = TensorSpec("INPUT", "FP32", (-1,))
@@ -52,17 +52,19 @@ class EmulatedBatch:
 
 @backends.register("emulated")
 class EmulatedModel:
-    """An emulated model waits instead of computing.
+    """An emulated model waits instead of computing; it has no use for what the server fills.
 
     `wait_until` may be replaced by the worker, to be interrupted while a batch runs (see precise_wait.py).
     """
 
     def __init__(self, files: ModelFiles, place: Place) -> None:
         self.inputs = files.inputs or (INPUT,)
-        self.outputs = files.outputs or (replace(self.inputs[0], name="OUTPUT", values=None, finite=False),)
+        self._sent = sent(self.inputs)
+        self.outputs = files.outputs or (TensorSpec("OUTPUT", self._sent[0].datatype, self._sent[0].shape),)
+        self.ignores_padding = True
         self.wait_until: Wait = wait_until
         self._times = _times(files, place)
-        self._answers = [_like(output, self.inputs) for output in self.outputs]
+        self._answers = [_like(output, self._sent) for output in self.outputs]
         self.timed = self._timed(files)
         fine_timers()
 
@@ -79,8 +81,8 @@ class EmulatedModel:
         return EmulatedBatch(Result(outputs, own), not_before, whole, self.wait_until)
 
     def _timed(self, files: ModelFiles) -> Timed | None:
-        names = [spec.name for spec in self.inputs]
-        if "dynamic" in files.options or any(spec.datatype == BYTES for spec in self.inputs + self.outputs):
+        names = [spec.name for spec in self._sent]
+        if "dynamic" in files.options or any(spec.datatype == BYTES for spec in self._sent + self.outputs):
             return None
         sources = [-1 if name is None else names.index(name) for name in self._answers]
         return Timed(files.options["table"], sources)
@@ -137,7 +139,7 @@ def _answer(output: TensorSpec, source: str | None, batch: Batch) -> Array | Seq
     if source is not None:
         array = batch.inputs[source]
         own = batch.own_shapes.get(source)
-        return (split(array, output.shape, own) if own else None) or array
+        return (split(array, output.shape, own, array.shape[1:]) if own else None) or array
     shape = (batch.size, *(max(1, size) if size < 0 else size for size in output.shape))
     empty = b"" if output.datatype == "BYTES" else 0
     return np.full(shape, empty, DATATYPES[output.datatype])

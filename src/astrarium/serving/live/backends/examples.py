@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
 
 from astrarium.core.errors import InputError
-from astrarium.serving.live import limits
+from astrarium.serving.live import fills, limits
 from astrarium.serving.live.backends.contract import Batch, Exemplary, LoadedModel
 from astrarium.serving.live.ranges import is_real
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16, to_bytes
@@ -36,16 +37,39 @@ def inputs_of(model: LoadedModel) -> tuple[TensorSpec, ...]:
 
 
 def batch(specs: Sequence[TensorSpec], size: int, generator: np.random.Generator) -> Batch:
-    return Batch(size, {spec.name: tensor(spec, size, generator) for spec in specs})
+    """Return a made-up batch; what the server fills is as it would be."""
+    arrays = {spec.name: tensor(spec, size, generator) for spec in fills.sent(specs)}
+    return Batch(size, fills.complete(specs, arrays))
+
+
+Choose = Callable[[int, int], int]  # a length, from the lowest and the highest that there may be
+_LONGEST = 1 << 30  # where no range says what the highest is
+
+
+def nearest(length: int) -> Choose:
+    return lambda low, high: min(max(low, length), high)
+
+
+def with_lengths(specs: Sequence[TensorSpec], choose: Choose) -> list[TensorSpec]:
+    """Return the inputs with a fixed length for every open dimension."""
+    return [spec if spec.fill else replace(spec, shape=shape_of(spec, choose)) for spec in specs]
+
+
+def shape_of(spec: TensorSpec, choose: Choose) -> tuple[int, ...]:
+    """Return the shape of an item with a length for every open dimension."""
+    ranges = [spec.sizes_of(place) or (1, _LONGEST) for place in range(len(spec.shape))]
+    return tuple(
+        choose(*range_) if size < 0 else size for size, range_ in zip(spec.shape, ranges, strict=True)
+    )
 
 
 def tensor(spec: TensorSpec, size: int, generator: np.random.Generator) -> Array:
     """Return a made-up tensor: normal numbers for floating types, 0 and 1 for whole ones, words for BYTES.
 
     0 and 1 are valid wherever they stand for a class or a token; an input that says its `values` gets any of
-    them. An open dimension has one element.
+    them. An open dimension has one element, or as few as its range allows.
     """
-    shape = (size, *(1 if length < 0 else length for length in spec.shape))
+    shape = size, *shape_of(spec, min)
     if spec.values is not None:
         return _within(spec, shape, generator)
     if spec.datatype == BYTES:
@@ -73,6 +97,7 @@ def _within(spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Gener
 
 def own(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
     """Return requests' inputs from a file of numpy.savez: an array for each input, a row for each request."""
+    specs = fills.sent(specs)
     names = [spec.name for spec in specs]
     expected = f"a file of numpy.savez with the arrays {', '.join(names)}"
     try:
@@ -106,7 +131,10 @@ def _fitting(spec: TensorSpec, array: Array, source: str) -> Array:
     return fitting
 
 
-def drawn(data: Mapping[str, Array], size: int, generator: np.random.Generator) -> Batch:
+def drawn(
+    specs: Sequence[TensorSpec], data: Mapping[str, Array], size: int, generator: np.random.Generator
+) -> Batch:
     """Return a batch of requests by chance out of *data*."""
     rows = generator.integers(len(next(iter(data.values()))), size=size)
-    return Batch(size, {name: array[rows] for name, array in data.items()})
+    arrays = {name: array[rows] for name, array in data.items()}
+    return Batch(size, fills.complete(specs, arrays))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from astrarium.core.errors import InputError
+from astrarium.serving.live import fills
 from astrarium.serving.live.backends import backends, examples, options
 from astrarium.serving.live.backends.answers import result
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Result, package
@@ -45,7 +46,8 @@ class OnnxModel:
         )
         drop = 1 if batched or self._single else 0
         tensors = {side: _specs(side, named, drop, batched) for side, named in nodes.items()}
-        self.inputs = chosen("inputs", files.inputs, tensors["inputs"], all_needed=True)
+        inputs = chosen("inputs", files.inputs, tensors["inputs"], all_needed=True)
+        self.inputs = fills.marked(inputs, files.lengths, files.mask)
         self.outputs = chosen("outputs", files.outputs, tensors["outputs"], all_needed=False)
         self._run = self._run_batch if batched else self._run_one_by_one
 

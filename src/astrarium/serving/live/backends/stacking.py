@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,41 +12,42 @@ from astrarium.serving.live.tensors import Array
 Shape = tuple[int, ...]
 
 
-def stack(items: Sequence[Array]) -> Array:
+def stack(items: Sequence[Array], shape: Shape | None = None, padding: Any = None) -> Array:
     """Return one array with the items along a new first dimension.
 
-    Items that differ in length (along dimensions that a model declares as -1) are padded at the end with
-    zeros, or with empty bytes, to the longest.
+    Items that are not of this *shape* (without one: the longest in every dimension) are padded at the end,
+    with *padding*, or else with zeros or empty bytes.
     """
     shapes = {item.shape for item in items}
-    if len(shapes) == 1:
-        return np.stack(items)
-    if len({len(shape) for shape in shapes}) > 1:
+    if len({len(own) for own in shapes}) > 1:
         raise ValueError(f"items of unequal rank cannot be stacked: {sorted(shapes)}")
-    return _padded(items, _longest(list(shapes)))
+    whole = longest(shapes) if shape is None else shape
+    if shapes == {whole}:
+        return items[0][None] if len(items) == 1 else np.stack(items)
+    return _padded(items, whole, padding)
 
 
-def split(array: Array, declared: Shape, own: Sequence[Shape]) -> list[Array] | None:
+def longest(shapes: Iterable[Shape]) -> Shape:
+    """Return the smallest shape that holds all of these."""
+    return tuple(map(max, zip(*shapes, strict=True)))
+
+
+def split(array: Array, declared: Shape, own: Sequence[Shape], padded: Shape) -> list[Array] | None:
     """Return the items of an output, cut back where it follows a padded input; None where it does not.
 
-    An output follows an input in dimensions that are declared open (-1) and as long as its longest item.
-    *own* holds the shapes of the input's items before `stack`.
+    An output follows an input in dimensions that are declared open (-1) and as long as the input's, which was
+    *padded* to so much. *own* holds the shapes of the input's items before that.
     """
-    longest = _longest(own)
-    places = zip(declared, array.shape[1:], longest, strict=False)
-    follows = [wanted == -1 and size == padded for wanted, size, padded in places]
+    places = zip(declared, array.shape[1:], padded, strict=False)
+    follows = [wanted == -1 and size == whole for wanted, size, whole in places]
     if not any(follows):
         return None
     return [item[_cut(shape, follows)] for item, shape in zip(array, own, strict=True)]
 
 
-def _longest(shapes: Sequence[Shape]) -> Shape:
-    return tuple(map(max, zip(*shapes, strict=True)))
-
-
-def _padded(items: Sequence[Array], longest: Shape) -> Array:
-    empty = b"" if items[0].dtype.kind == "O" else 0
-    whole = np.full((len(items), *longest), empty, items[0].dtype)
+def _padded(items: Sequence[Array], shape: Shape, padding: Any) -> Array:
+    empty = b"" if items[0].dtype.kind == "O" else np.zeros((), items[0].dtype)
+    whole = np.full((len(items), *shape), empty if padding is None else padding, items[0].dtype)
     for place, item in enumerate(items):
         whole[place][tuple(slice(size) for size in item.shape)] = item
     return whole

@@ -11,6 +11,7 @@ from astrarium.serving.live.backends.contract import Batch, LoadedModel
 from astrarium.serving.live.messages import RunBatch, Shapes
 from astrarium.serving.live.tensors import Array
 from astrarium.serving.live.worker.inputs import gathered
+from astrarium.serving.live.worker.padding import LaunchedParts, Padding, Part, joined, kept
 from astrarium.serving.live.worker.replies import write_replies
 
 Clock = Callable[[], Time]
@@ -21,14 +22,16 @@ class ServedModel:
     """A served model is loaded; what it offers is looked up once, not for every batch."""
 
     model: LoadedModel
+    padding: Padding
     launch: Callable[[Batch, Time], contract.Launched] | None = None
     in_flight: int = 0  # batches that it takes at once; 0: any
     staging: Callable[[int], Mapping[str, Array]] | None = None
 
     @classmethod
-    def of(cls, model: LoadedModel) -> ServedModel:
+    def of(cls, model: LoadedModel, padding: Padding | None = None) -> ServedModel:
         return cls(
             model,
+            padding or Padding(model.inputs),
             model.launch if isinstance(model, contract.Launching) else None,
             model.in_flight if isinstance(model, contract.Pipelined) else 0,
             model.staging if isinstance(model, contract.Staging) else None,
@@ -47,6 +50,7 @@ class BatchTurn:
         self._launch = served.launch if served is not None else None
         self.in_flight = served.in_flight if served is not None else 0
         self._launched: contract.Launched | None = None
+        self.parts = 1  # that the batch is run in, once that is known
         self._error: Exception | None = None
 
     @property
@@ -64,6 +68,16 @@ class BatchTurn:
         """Whether the batch was launched, or that was tried."""
         return self._launched is not None or self._error is not None
 
+    @property
+    def is_launching(self) -> bool:
+        """Whether parts of the batch are still to be launched, in its turn: no other may go between them."""
+        return isinstance(self._launched, LaunchedParts) and not self._launched.whole
+
+    @property
+    def with_gpu(self) -> int:
+        """Return how many batches the GPU was given for this one: its parts count one by one."""
+        return self._launched.in_flight if isinstance(self._launched, LaunchedParts) else int(self.launched)
+
     def launch(self) -> None:
         """Launch the batch, before its turn or when that has come.
 
@@ -71,7 +85,11 @@ class BatchTurn:
         """
         assert self._launch is not None, "its model needs the host"
         try:
-            self._launched = self._launch(self._batch(self._loaded()), self.not_before)
+            parts = self._parts(self._loaded())
+            if len(parts) == 1:
+                self._launched = self._launch(parts[0].batch, self.not_before)
+            else:
+                self._launched = LaunchedParts(parts, self._launch, self.not_before, self.in_flight)
         except Exception as error:
             self._error = error
 
@@ -93,15 +111,21 @@ class BatchTurn:
 
     def _run(self, served: ServedModel, clock: Clock) -> tuple[Time, contract.Ran]:
         started = clock()
-        batch = self._batch(served)
+        parts = self._parts(served)
         began = clock()
-        result = served.model.run(batch)
+        if len(parts) == 1:
+            result = served.model.run(parts[0].batch)
+        else:
+            result = joined(parts, [kept(served.model.run(part.batch)) for part in parts])
         return started, contract.Ran(result, began, clock())
 
-    def _batch(self, served: ServedModel) -> Batch:
+    def _parts(self, served: ServedModel) -> list[Part]:
         order = self.order
         staged = served.staging(order.size) if served.staging else {}
-        return gathered(self._view, served.model.inputs, order.members, order.shapes, staged)
+        whole = gathered(self._view, served.padding.sent, order.members, order.shapes, staged)
+        parts = served.padding.parts(whole)
+        self.parts = len(parts)
+        return parts
 
     def _loaded(self) -> ServedModel:
         if self.served is None:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
 from astrarium.serving.live import tensors
 from astrarium.serving.live.backends.contract import Batch
-from astrarium.serving.live.backends.stacking import stack
 from astrarium.serving.live.layout import aligned, whole_shapes
 from astrarium.serving.live.messages import MEMBER_BYTES, BatchMember, Shapes, unpacked
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Array, Tensor, TensorSpec
 from astrarium.serving.live.worker.items import check_input, gather_items
+
+
+@dataclass(frozen=True)
+class UnequalItems:
+    """The items of a batch whose shapes differ: for each input an array for each item."""
+
+    size: int
+    arrays: Mapping[str, Sequence[Array]]
+    applications: Sequence[int] = ()
 
 
 def gathered(
@@ -22,10 +31,11 @@ def gathered(
     members: bytes,
     shapes: Sequence[Shapes | None] | None = None,
     staging: Mapping[str, Array] = MappingProxyType({}),
-) -> Batch:
+) -> Batch | UnequalItems:
     """Return an array for each input, with the items of *members*; one of *staging* where they fit.
 
-    *shapes* are those of each member's inputs, as in the order.
+    *shapes* are those of each member's inputs, as in the order. Where they differ, the items are left as they
+    are: what becomes of them is up to the model (`padding.py`).
     """
     size = len(members) // MEMBER_BYTES
     applications = np.frombuffer(members, "<i8")[5::6].tolist()
@@ -33,10 +43,15 @@ def gathered(
     if common is not None and (staging or not _is_one_call(members)):
         return Batch(size, _joined_items(view, specs, members, common, staging), applications)
     named = _pieces(view, specs, unpacked(members), shapes or [None] * size)
-    unequal = {name: pieces for name, pieces in named.items() if not _alike(pieces)}
-    own = {name: [piece.shape[1:] for piece in pieces for _ in piece] for name, pieces in unequal.items()}
-    inputs = {name: _joined(pieces, name in own) for name, pieces in named.items()}
-    return Batch(size, inputs, applications, own)
+    if all(map(_alike, named.values())):
+        return Batch(size, {name: _joined(pieces) for name, pieces in named.items()}, applications)
+    items = {name: [item for piece in pieces for item in rows_of(piece)] for name, pieces in named.items()}
+    return UnequalItems(size, items, applications)
+
+
+def rows_of(array: Array) -> list[Array]:
+    """Return the items of a stacked array, each as an array."""
+    return [array[row, ...] for row in range(len(array))]
 
 
 def _common_shapes(specs: Sequence[TensorSpec], shapes: Sequence[Shapes | None] | None) -> Shapes | None:
@@ -111,7 +126,5 @@ def _alike(pieces: list[Array]) -> bool:
     return all(piece.shape[1:] == item for piece in pieces)
 
 
-def _joined(pieces: list[Array], unequal: bool) -> Array:
-    if unequal:
-        return stack([item for piece in pieces for item in piece])
+def _joined(pieces: list[Array]) -> Array:
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

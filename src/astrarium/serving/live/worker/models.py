@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from threading import Lock, Thread
 from time import sleep
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from astrarium.core.quantities import Time
-from astrarium.serving.live import messages
+from astrarium.serving.live import fills, messages
 from astrarium.serving.live.backends import backends, contract
 from astrarium.serving.live.backends.contract import LoadedModel, Place
 from astrarium.serving.live.backends.precise_wait import Ready
 from astrarium.serving.live.messages import LoadModel
 from astrarium.serving.live.phases import Phases
 from astrarium.serving.live.tensors import TensorSpec
-from astrarium.serving.live.worker import preparing
+from astrarium.serving.live.worker import padding_trial, preparing
 from astrarium.serving.live.worker.batch_turn import BatchTurn, Clock, ServedModel
 from astrarium.serving.live.worker.lead import measured_lead
+from astrarium.serving.live.worker.padding import Padding
 
 _PAUSE = 0.05  # seconds between two looks whether other models are still to be loaded
 
@@ -92,17 +94,17 @@ class WorkerModels:
         try:
             with self._one_load:  # importing users' code from two threads at once is asking for trouble
                 self._host.send(messages.ModelLoading(order.model))
-                model, lead, phases = self._ready_to_run(order)
+                ready = self._ready_to_run(order)
         except BaseException as error:  # a model that asks the process to exit is refused like any other
             self._host.check_device(-1)
             self._host.send(messages.ModelRefused(order.model, error_text(error)))
             return
         replaced = self._models.get(order.model)
-        self._models[order.model] = ServedModel.of(model)
-        self._make_known(order.model, model)
+        self._models[order.model] = ServedModel.of(ready.model, ready.padding)
+        self._make_known(order.model, ready.model)
         self._host.hold_garbage()
         self._retire(replaced)
-        self._host.send(_loaded(order.model, model, lead, phases))
+        self._host.send(_loaded(order.model, ready))
 
     def _complete(self, number: int) -> None:
         """Do what a loaded model left for later, as long as no other model is to be loaded."""
@@ -127,14 +129,14 @@ class WorkerModels:
         timed = model.timed if isinstance(model, contract.TimedModel) else None
         graphs = model.graphs if isinstance(model, contract.GraphModel) else None
         if timed is not None:
-            tensors = _plain(model.inputs), _plain(model.outputs)
+            tensors = _plain(fills.sent(model.inputs)), _plain(model.outputs)
             self._native.know(number, list(timed.table), *tensors, list(timed.sources))
         elif graphs is not None:
             self._native.know_graphs(number, graphs)
         else:
             self._native.forget(number)
 
-    def _ready_to_run(self, order: LoadModel) -> tuple[LoadedModel, tuple[Time, Time], Phases]:
+    def _ready_to_run(self, order: LoadModel) -> _ReadyModel:
         files = messages.files_from(order.files)
         phases = Phases()
         with phases.phase("load"):
@@ -143,22 +145,39 @@ class WorkerModels:
             model.warm_up(order.sizes)
         with phases.phase("lead"):
             lead = measured_lead(model, files.max_batch, self._clock)
+        with phases.phase("padding"):
+            padding = Padding(fills.marked(model.inputs, files.lengths, files.mask), False, files.buckets)
+            verdict = padding_trial.tried(model, padding, files.max_batch, self._place.device != "cpu")
         if isinstance(model, contract.Interruptible):
             model.wait_until = self._host.wait_until
-        return model, lead, phases
+        padding = replace(padding, allowed=verdict.padding == "safe")
+        return _ReadyModel(model, padding, verdict, lead, phases)
 
     def _retire(self, model: ServedModel | None) -> None:
         if model is not None:
             self._retired.append(model)
 
 
-def _loaded(number: int, model: LoadedModel, lead: tuple[Time, Time], phases: Phases) -> messages.ModelLoaded:
+class _ReadyModel(NamedTuple):
+    """A model that was loaded and tried out, with all that was found out about it."""
+
+    model: LoadedModel
+    padding: Padding
+    verdict: padding_trial.Verdict
+    lead: tuple[Time, Time]
+    phases: Phases
+
+
+def _loaded(number: int, ready: _ReadyModel) -> messages.ModelLoaded:
     """Return the news of a loaded model; the phases that it has noted itself say more than ours."""
+    model, phases, verdict = ready.model, ready.phases, ready.verdict
     own: Mapping[str, Time] = getattr(model, "phases", {})
-    whole = {**own, "lead": phases["lead"]} if own else dict(phases)
+    whole = {**own, "lead": phases["lead"], "padding": phases["padding"]} if own else dict(phases)
     reported: dict[str, Any] = {name: getattr(model, name) for name in _REPORTED if hasattr(model, name)}
-    tensors = tuple(model.inputs), tuple(model.outputs)
-    return messages.ModelLoaded(number, *tensors, lead, phases=whole, **reported)
+    reported["warnings"] = (*reported.get("warnings", ()), *padding_trial.warnings(verdict, ready.padding))
+    tensors = ready.padding.sent, tuple(model.outputs)
+    reported["padding"], reported["padding_reason"] = verdict
+    return messages.ModelLoaded(number, *tensors, ready.lead, phases=whole, **reported)
 
 
 _REPORTED = "notes", "warnings", "weights", "partial"  # of a model, where it has them

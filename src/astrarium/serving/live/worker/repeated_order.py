@@ -24,7 +24,8 @@ class RepeatedOrder:
     def __init__(self, model: Any, batch: Batch) -> None:
         self._model = model
         self._served = ServedModel.of(model)
-        arrays = [np.ascontiguousarray(batch.inputs[spec.name]) for spec in model.inputs]
+        inputs = self._served.padding.sent
+        arrays = [np.ascontiguousarray(batch.inputs[spec.name]) for spec in inputs]
         item = sum(aligned(array.nbytes // batch.size) for array in arrays)
         reply_bytes = fixed_bytes(model.outputs) or _OPEN_REPLY
         self.memory = memoryview(bytearray(batch.size * (item + reply_bytes)))
@@ -34,7 +35,7 @@ class RepeatedOrder:
             (row * item, 1, 0, replies + row * reply_bytes, reply_bytes, 0) for row in range(batch.size)
         ]
         shapes: Shapes = [((1, *array.shape[1:]), array.nbytes // batch.size) for array in arrays]
-        fixed = fixed_bytes(model.inputs) is not None
+        fixed = fixed_bytes(inputs) is not None
         open_shapes: list[Shapes | None] | None = None if fixed else [shapes] * batch.size
         self._packet = messages.encode(RunBatch(0, 0, messages.packed(members), 0, open_shapes))
 

@@ -26,7 +26,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
 from astrarium.core.quantities import DURATION_FORM, SECOND, Time, duration_in
 from astrarium.serving.contract import Action, Event, RequestArrived, Setup
-from astrarium.serving.policies import NativeParameters, serving_policies
+from astrarium.serving.policies import LengthsAside, NativeParameters, serving_policies
 from astrarium.serving.policies._entries import Queue, largest_within
 from astrarium.serving.policies._replicas import ReplicaScheduler
 from astrarium.serving.policies.nexus.plan import PackingProfile, plan, settle
@@ -63,7 +63,7 @@ class Nexus(ReplicaScheduler):
     native = "nexus"
     parameters: Parameters
 
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    class Parameters(LengthsAside, frozen=True):
         epoch: Annotated[
             str, msgspec.Meta(description=f"how long a plan stands: {DURATION_FORM}, not zero")
         ] = "10s"

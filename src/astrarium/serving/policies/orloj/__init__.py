@@ -29,7 +29,7 @@ from astrarium.core.policy import SetTimer
 from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Duration, Time, write_duration
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, Setup
-from astrarium.serving.policies import NativeParameters, serving_policies
+from astrarium.serving.policies import LengthsAside, NativeParameters, serving_policies
 from astrarium.serving.policies._min_tree import MinTree
 from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.policies.orloj.batch_queues import BatchQueues, Clock, ScoreQueue, SizeChoice
@@ -48,7 +48,7 @@ class Orloj:
     queue: Callable[[], ScoreQueue] = HullQueue
     farthest = 250.0  # what b t may grow to before its base is moved up: exp of it is a finite number
 
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    class Parameters(LengthsAside, frozen=True):
         b: Annotated[
             float, msgspec.Meta(ge=1e-9, le=10, description="rate of the anticipated delay, per millisecond")
         ] = 1e-4

@@ -17,7 +17,6 @@ import numpy as np
 from astrarium.serving.live import limits
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.contract import package
-from astrarium.serving.live.backends.torch import programs
 from astrarium.serving.live.backends.torch.programs import Program
 from astrarium.serving.live.ranges import RANGES
 from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
@@ -90,7 +89,7 @@ def indexed_rows(torch: Any, program: Program, tensor_of: Callable[[Array], Any]
 
     A model that the trial run breaks is left to the runs after it, which say why it cannot be loaded.
     """
-    careful = [_near_zero(spec) for spec in programs.with_lengths(program.inputs, _LENGTH)]
+    careful = [_near_zero(spec) for spec in examples.with_lengths(program.inputs, examples.nearest(_LENGTH))]
     batch = examples.batch(careful, _ROWS, np.random.default_rng(0))
     tensors = [tensor_of(array) for array in batch.inputs.values()]
     rows: list[int | None] = [None] * len(tensors)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from astrarium.core.errors import InputError
+from astrarium.serving.live import fills
 from astrarium.serving.live.backends import examples, references
 from astrarium.serving.live.backends.blame import blamed, first_sentence
 from astrarium.serving.live.backends.contract import ModelFiles, package
@@ -23,9 +23,7 @@ from astrarium.serving.live.tensors import BF16, BYTES, Array, TensorSpec, datat
 
 ENDINGS = (".pt2", ".pt")
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-# two lengths for open dimensions: an output that differs between them is open too
-_SHORT = 8
-_LONG = 16
+_SHORT = 8  # a length for open dimensions; twice as many is another
 
 
 class Program(NamedTuple):
@@ -104,6 +102,7 @@ def _built(torch: Any, files: ModelFiles) -> Built:
         weights = _bytes_of([*program.parameters(), *program.buffers()])
         program = _cast(torch, program.eval(), files.options.get("dtype"))
     _check_inputs(inputs)
+    inputs = fills.marked(inputs, files.lengths, files.mask)
     return Built(program, inputs, Path(model).suffix == ".pt2", weights)
 
 
@@ -129,9 +128,9 @@ def _stamp(files: ModelFiles) -> tuple[int, int]:
 def tried_outputs(runner: Runner, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """Return the outputs of a model that declares none, from a trial run, or two where a size is open."""
     try:
-        short = long = _tried(runner, inputs, _SHORT)
-        if any(size < 0 for spec in inputs for size in spec.shape):
-            long = _tried(runner, inputs, _LONG)
+        short = long = _tried(runner, inputs, lambda low, high: min(max(low, _SHORT), high - 1))
+        if any(spec.open_dimensions for spec in inputs):  # an output that differs between two is open too
+            long = _tried(runner, inputs, lambda low, high: min(max(low + 1, 2 * _SHORT), high))
     except Exception as error:
         expected = f"a list of the outputs: a trial run to find them out failed; {blamed(error)}"
         raise InputError("outputs", None, expected) from error
@@ -141,16 +140,9 @@ def tried_outputs(runner: Runner, inputs: Sequence[TensorSpec]) -> tuple[TensorS
     )
 
 
-def _tried(runner: Runner, inputs: Sequence[TensorSpec], length: int) -> dict[str, Array]:
-    batch = examples.batch(with_lengths(inputs, length), 2, np.random.default_rng(0))
+def _tried(runner: Runner, inputs: Sequence[TensorSpec], choose: examples.Choose) -> dict[str, Array]:
+    batch = examples.batch(examples.with_lengths(inputs, choose), 2, np.random.default_rng(0))
     return {name: array.copy() for name, array in runner.run(list(batch.inputs.values()), 2).items()}
-
-
-def with_lengths(inputs: Sequence[TensorSpec], length: int) -> list[TensorSpec]:
-    """Return the inputs with *length* in the place of every open dimension."""
-    return [
-        replace(spec, shape=tuple(length if size < 0 else size for size in spec.shape)) for spec in inputs
-    ]
 
 
 def _common(short: tuple[int, ...], long: tuple[int, ...]) -> tuple[int, ...]:

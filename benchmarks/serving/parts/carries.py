@@ -1,6 +1,6 @@
 """What the path carries, and what it keeps of it in overload: a model whose batches take 50 us.
 
-    python benchmarks/serving/carries.py
+    python benchmarks/serving/parts/carries.py
 
 First 64 clients that wait for their answers find what the path carries; then so many times that are offered,
 whatever the server does. The generator, the server and its worker share the machine, so their shares of its
@@ -9,8 +9,11 @@ CPU time, and what other guests stole of it, stand beside the answers.
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 from _shared import caption, circumstances, keep, parser, say
 from load import Limits, Result, offer

@@ -1,0 +1,121 @@
+"""Inputs that the server fills itself tell a model what is padding: lengths of items, or a mask over them.
+
+A scenario names them (`lengths: LENGTHS`, `mask: ATTENTION_MASK`); clients neither see nor send them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from astrarium.core.errors import InputError, one_of
+from astrarium.serving.live.ranges import RANGES, Sizes, is_real
+from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, Fill, TensorSpec, to_bfloat16
+
+Axis = tuple[str, int]  # the first input with an open dimension, and which of its dimensions that is
+Shape = tuple[int, ...]
+_ANY_LENGTH = (1 << 31) - 1  # what must fit where no range says how long items may be
+
+
+def sent(specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Return the inputs that clients send."""
+    return tuple(spec for spec in specs if spec.fill is None)
+
+
+def axes_of(specs: Iterable[TensorSpec]) -> list[list[Axis]]:
+    """Return the axes of a model, each with all dimensions of inputs that lie on it.
+
+    Open dimensions at the same place with the same range are one axis, such as tokens and their types.
+    """
+    axes: dict[tuple[int, Sizes | None], list[Axis]] = {}
+    for spec in sent(specs):
+        for place in spec.open_dimensions:
+            axes.setdefault((place, spec.sizes_of(place)), []).append((spec.name, place))
+    return list(axes.values())
+
+
+def marked(specs: Sequence[TensorSpec], lengths: str, mask: str) -> tuple[TensorSpec, ...]:
+    """Return the inputs, with a `fill` where the server fills one; InputError where it cannot be filled."""
+    kinds = {name: kind for name, kind in ((lengths, "lengths"), (mask, "mask")) if name}
+    if lengths and lengths == mask:
+        raise InputError("mask", mask, "another input than that of `lengths`")
+    known = {spec.name: spec for spec in specs}
+    for name, kind in kinds.items():
+        if name not in known:
+            raise InputError(kind, name, f"the name of an input: {one_of(list(known), name)}")
+    axes = [axis[0] for axis in axes_of(spec for spec in specs if spec.name not in kinds)]
+    for name, kind in kinds.items():
+        _check_axes(name, kind, axes)
+        check = _check_lengths if kind == "lengths" else _check_mask
+        check(known[name], [(axis, known[axis[0]].sizes_of(axis[1])) for axis in axes])
+    fills = {name: Fill(kind, tuple(axes)) for name, kind in kinds.items()}
+    return tuple(replace(spec, fill=fills.get(spec.name)) for spec in specs)
+
+
+def _check_axes(name: str, kind: str, axes: Sequence[Axis]) -> None:
+    if not axes:
+        raise InputError(kind, name, "to be left out: no other input has an open dimension (-1, or a range)")
+    if kind == "mask" and len({source for source, _ in axes}) > 1:
+        unlike = " and ".join(f"dimension {place} of {source}" for source, place in axes)
+        raise InputError(kind, name, f"open dimensions that a mask can be laid over, not {unlike}")
+
+
+def _check_lengths(spec: TensorSpec, axes: Sequence[tuple[Axis, Sizes | None]]) -> None:
+    shapes: list[Shape] = [(), (1,)] if len(axes) == 1 else [(len(axes),)]
+    if spec.shape not in shapes:
+        expected = f"the shape {' or '.join(str(list(shape)) for shape in shapes)}: a length for each axis"
+        raise InputError("lengths", f"{spec.name} {list(spec.shape)}", expected)
+    longest = max(range_[1] if range_ else _ANY_LENGTH for _, range_ in axes)
+    if spec.datatype not in RANGES or is_real(spec.datatype) or RANGES[spec.datatype][1] < longest:
+        expected = f"a whole type that holds lengths up to {longest}, such as INT64"
+        raise InputError("lengths", f"{spec.name} {spec.datatype}", expected)
+
+
+def _check_mask(spec: TensorSpec, axes: Sequence[tuple[Axis, Sizes | None]]) -> None:
+    if spec.datatype == BYTES:
+        raise InputError("mask", f"{spec.name} {BYTES}", "a type of numbers, or BOOL")
+    ranges = [spec.sizes_of(place) for place in spec.open_dimensions]
+    if len(ranges) != len(axes):
+        wanted = ["-1" if range_ is None else f"{range_[0]}..{range_[1]}" for _, range_ in axes]
+        expected = f"the open dimensions of {axes[0][0][0]}, such as [{', '.join(wanted)}]"
+        raise InputError("mask", f"{spec.name} {list(spec.shape)}", expected)
+
+
+def complete(specs: Iterable[TensorSpec], arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return a batch's inputs with those that the server fills, where nothing was padded."""
+    own = {name: [array.shape[1:]] * len(array) for name, array in arrays.items()}
+    return filled(specs, arrays, own)
+
+
+def filled(
+    specs: Iterable[TensorSpec], arrays: Mapping[str, Array], own: Mapping[str, Sequence[Shape]]
+) -> dict[str, Array]:
+    """Return a batch's inputs with those that the server fills; *own* are the items' shapes, by input."""
+    return {
+        spec.name: arrays[spec.name] if spec.fill is None else _filled(spec, spec.fill, arrays, own)
+        for spec in specs
+    }
+
+
+def _filled(
+    spec: TensorSpec, fill: Fill, arrays: Mapping[str, Array], own: Mapping[str, Sequence[Shape]]
+) -> Array:
+    lengths = [np.array([shape[place] for shape in own[name]], np.int64) for name, place in fill.axes]
+    if fill.kind == "lengths":
+        kind = DATATYPES[spec.datatype]
+        return np.stack(lengths, axis=1).astype(kind).reshape(len(lengths[0]), *spec.shape)
+    padded = [arrays[name].shape[1 + place] for name, place in fill.axes]
+    return _mask(spec, lengths, padded)
+
+
+def _mask(spec: TensorSpec, lengths: Sequence[Array], padded: Sequence[int]) -> Array:
+    """Return a mask over items of these *lengths*, by axis, that were *padded* to so much."""
+    size_of = dict(zip(spec.open_dimensions, padded, strict=True))
+    shape = [size_of.get(place, size) for place, size in enumerate(spec.shape)]
+    inside = np.ones((len(lengths[0]), *shape), np.bool_)
+    for place, own in zip(spec.open_dimensions, lengths, strict=True):
+        along = np.arange(shape[place]).reshape(-1, *[1] * (len(shape) - 1 - place))
+        inside &= along < own.reshape(-1, *[1] * len(shape))
+    return to_bfloat16(inside) if spec.datatype == BF16 else inside.astype(DATATYPES[spec.datatype])
