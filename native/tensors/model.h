@@ -28,7 +28,8 @@ struct Spec {
   const Datatype* type;
   Shape item;                                   // of one item, without the batch; -1 is any size
   std::optional<Limits> limits = std::nullopt;  // of an input
-  std::vector<std::pair<std::int64_t, std::int64_t>> ranges = {};  // of each dimension of `item`; none: any size fits -1
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges =
+      {};  // of each dimension of `item`; none: any size fits -1
 
   bool operator==(const Spec&) const = default;
 
