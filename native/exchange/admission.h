@@ -20,6 +20,7 @@ enum class Verdict {
   kFull,     // as many calls are open as may be
   kAway,     // no worker is up, and none will be in time
   kBacklog,  // as many calls of this model are open as can be answered in time
+  kBehind,   // the path has more than it can carry: the call has waited too long, or would
 };
 
 // What a call weighs among the others of its model: its GPU time, as a share of its best batch, beside that of a plain
@@ -181,7 +182,8 @@ class Admission {
     if (now + needed > received + objective) return Verdict::kTooLate;
     if (back_at() + needed > received + objective) return Verdict::kAway;
     if (open_.load(std::memory_order_relaxed) >= most_open_) return Verdict::kFull;
-    if (gate.limit.too_many(gate.weight.load(std::memory_order_relaxed), objective)) return Verdict::kBacklog;
+    const Time left = std::min(objective, received + objective - now);
+    if (gate.limit.too_many(gate.weight.load(std::memory_order_relaxed), left)) return Verdict::kBacklog;
     return Verdict::kTaken;
   }
   // A call that is taken counts as open until `ended`, which must hear the same weight.

@@ -53,8 +53,12 @@ struct ClientTicket : Ticket {
 
 class CallTickets {
  public:
-  CallTickets(Exchange& exchange, int number)
-      : exchange_(exchange), origin_(*exchange.origins.at(static_cast<std::size_t>(number))), number_(number) {}
+  // *came*: when the thread's clients sent what it has read last.
+  CallTickets(Exchange& exchange, int number, const Time& came)
+      : exchange_(exchange),
+        origin_(*exchange.origins.at(static_cast<std::size_t>(number))),
+        number_(number),
+        came_(came) {}
 
   // A call is read into this one before anybody knows whether it is taken.
   ClientTicket& spare() {
@@ -82,7 +86,10 @@ class CallTickets {
       return turn_away(model, RefusedFor::kBadRequest);
     const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
     const SequenceWrite let_in(origin_.admitted);
-    const Verdict verdict = exchange_.admission.admit(model.index, objective, ticket.received, now, ticket.weight);
+    const Verdict verdict =
+        is_behind(model, ticket.received, objective, now)
+            ? Verdict::kBehind
+            : exchange_.admission.admit(model.index, objective, ticket.received, now, ticket.weight);
     if (verdict == Verdict::kClosed) return {false, "closed"};
     if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - ticket.received);
     if (!place(ticket, model)) return refuse_for_memory(ticket, model);
@@ -106,7 +113,9 @@ class CallTickets {
     if (!is_light(ticket.call) || ticket.call.has_regions() || !fill(ticket, model, received).empty())
       return Beginning::kWaits;
     const Time now = monotonic_ns(), objective = ticket.deadline - received;
-    const Verdict verdict = exchange_.admission.judge(model.index, objective, received, now);
+    const Verdict verdict = is_behind(model, received, objective, now)
+                                ? Verdict::kBehind
+                                : exchange_.admission.judge(model.index, objective, received, now);
     if (verdict == Verdict::kClosed) return Beginning::kWaits;
     if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - received), Beginning::kRefused;
     if (!take_arriving(ticket)) return Beginning::kWaits;
@@ -377,6 +386,16 @@ class CallTickets {
     return has_sent_ = true;
   }
 
+  // Whether too much of what the GPU leaves of an objective is gone on the path: while the call waited to be read, and
+  // until the scheduler takes it.
+  bool is_behind(const ServedModel& model, Time received, Time objective, Time now) {
+    Ticket* oldest = nullptr;
+    waited_ = now - std::max(received, came_);
+    if (origin_.sent.oldest(oldest)) waited_ += std::max<Time>(0, now - oldest->admitted);
+    const Time left = objective - exchange_.admission.needed(model.index);
+    return left > 0 && static_cast<double>(waited_) > kOnPath * static_cast<double>(left);
+  }
+
   Taking refuse_as_full(ClientTicket& ticket, const ServedModel& model) {
     ticket.caller = nullptr;
     const Weight weight = ticket.weight;
@@ -390,6 +409,7 @@ class CallTickets {
       refusals_.too_late(model.name, objective, exchange_.admission.needed(model.index), passed);
     else if (verdict == Verdict::kAway) refusals_.away(model.name, exchange_.admission.back_at() - monotonic_ns());
     else if (verdict == Verdict::kFull) refusals_.full(exchange_.admission.open());
+    else if (verdict == Verdict::kBehind) refusals_.behind(waited_, objective);
     else refusals_.backlog(model.name, exchange_.admission.open(model.index), objective);
     if (verdict == Verdict::kAway) return turn_away(model, RefusedFor::kUnavailable);
     return turn_away(model, verdict == Verdict::kTooLate ? RefusedFor::kDeadline : RefusedFor::kOverloaded);
@@ -471,11 +491,15 @@ class CallTickets {
                             ticket.received, ticket.admitted, ticket.dispatched, ticket.started, ticket.finished, now});
   }
 
+  // As clients in closed loops may take .8 of an objective for all of it, and the way back takes a little.
+  static constexpr double kOnPath = 0.85;
   static constexpr std::string_view kRegion = "region";  // why a call goes the long way
 
   Exchange& exchange_;
   Origin& origin_;
   int number_;
+  const Time& came_;
+  Time waited_ = 0;  // the call that was judged last, and would wait
   Refusals refusals_;
   protocol::ReplyLayout layout_{nullptr, 0, {}, {}};
   std::vector<std::unique_ptr<ClientTicket>> all_tickets_;

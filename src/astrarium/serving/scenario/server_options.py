@@ -45,7 +45,7 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: Literal["text", "json"] = "text"
     start_limit: Duration = Duration(120 * SECOND)  # for the workers to come up with their models
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where real models run; auto: on CUDA if there is any
-    threads: Count | None = None  # that read calls on the native path; one for every four cores, four at most
+    threads: Count | None = None  # that read calls on the native path; one for every two cores, eight at most
     path: Literal["auto", "native", "python"] = "auto"  # of calls; auto: native where that is possible
     reserve: bool = True  # a process that is ready to take the place of a worker that died
 
