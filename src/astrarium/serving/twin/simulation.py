@@ -31,6 +31,7 @@ def simulate(
         deadline=columns["deadline"],
         model=arrivals.model,
         application=arrivals.application,
+        length=arrivals.length,
         **{name: columns[name] for name in ("outcome", "reason", "done", "batch")},
     )
     batches = Batches(**{name: columns[f"batch_{name}"] for name in BATCHES})
