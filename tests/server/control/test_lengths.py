@@ -59,8 +59,8 @@ def test_where_padding_changes_answers_only_equal_lengths_are_planned_together(
     )
     plan = SimpleNamespace(setup=SETUP, measured_delays=False)
     repository = SimpleNamespace(entries=[SimpleNamespace(padding=(padding, ""))])
-    parts: Any = (plan, coordinator, repository, None)
-    Replanner(*parts, lambda: 0).follow_drift()
+    parts = [cast(Any, part) for part in (plan, coordinator, repository, None)]
+    Replanner(parts[0], parts[1], parts[2], parts[3], lambda: 0).follow_drift()
     lengths = cast(Lengths, SPEC.lengths)
     wanted = replace(SPEC, lengths=replace(lengths, together="length"))
     assert begun == ([replace(SETUP, models=(wanted,))] if together == "length" else [])
