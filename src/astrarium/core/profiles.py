@@ -146,7 +146,7 @@ class ByLength(Profile, frozen=True):
         return tuple(before + (after - before) * (length - low) // (high - low) for before, after in rows)
 
     def rounded_up(self, length: int) -> int:
-        """Return the length that a run has whose longest request has this one; the longest one, if none is so long."""
+        """Return the length that a run has whose longest request has this one; at most the longest known."""
         if not self.rounded:
             return length
         return next((one for one in self.lengths if one >= length), self.longest)

@@ -34,8 +34,8 @@ _HARMLESS = 8
 _ROUNDING = {"FP16": sqrt(2**-10), BF16: sqrt(2**-7), "FP32": sqrt(2**-23), "FP64": sqrt(2**-52)}
 # Of models that answer with classes or texts only: a class hides most of what changes behind it.
 _DRAWS = 4
-# Numbers that stay the same beside much smaller ones that do not are constants, such as -1e9 for a class that may not
-# be: the changes are seen beside so many times the largest number that changes.
+# Numbers that stay the same beside much smaller ones that do not are constants, such as -1e9 for a class
+# that may not be: changes are seen beside so many times the largest number that changes.
 _FAR = 8
 _NOISE = 4  # times what equal lengths have shown: a few items have not shown all of it
 
