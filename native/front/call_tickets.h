@@ -86,12 +86,13 @@ class CallTickets {
       return turn_away(model, RefusedFor::kBadRequest);
     const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
     const SequenceWrite let_in(origin_.admitted);
-    const Verdict verdict = is_behind(model, ticket.received, objective, now)
-                                ? Verdict::kBehind
-                                : exchange_.admission.admit(model.index, objective, ticket.received, now);
+    const Verdict verdict =
+        is_behind(model, ticket.received, objective, now)
+            ? Verdict::kBehind
+            : exchange_.admission.admit(model.index, objective, ticket.received, now, ticket.weight);
     if (verdict == Verdict::kClosed) return {false, "closed"};
     if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - ticket.received);
-    if (!place(ticket, model)) return refuse_for_memory(model);
+    if (!place(ticket, model)) return refuse_for_memory(ticket, model);
     if (!is_all_here && !read_regions(ticket)) return leave_out(ticket, model), Taking{false, kRegion};
     if (!is_all_here && !model.limited.empty() && !takes_values(ticket, model, exchange_.memory + ticket.block))
       return leave_out(ticket, model), turn_away(model, RefusedFor::kBadRequest);
@@ -135,8 +136,9 @@ class CallTickets {
     }
     const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
     const SequenceWrite let_in(origin_.admitted);
-    const Verdict verdict =
-        is_served ? exchange_.admission.admit(model.index, objective, ticket.received, now) : Verdict::kClosed;
+    const Verdict verdict = is_served
+                                ? exchange_.admission.admit(model.index, objective, ticket.received, now, ticket.weight)
+                                : Verdict::kClosed;
     if (verdict == Verdict::kTaken) return hand_over(ticket, caller) ? Taking{true} : refuse_as_full(ticket, model);
     put_back(ticket);
     if (verdict != Verdict::kClosed) return refuse(model, verdict, objective, now - ticket.received);
@@ -215,6 +217,8 @@ class CallTickets {
     ticket.deadline = received + objective;
     ticket.application = model.application_of(ticket.call);
     if (ticket.application < 0) return "application";
+    ticket.length = model.length_of(ticket.call);
+    ticket.weight = exchange_.admission.weigh(model.index, ticket.length);
     const std::size_t inputs = ticket.call.block_bytes(), rows = static_cast<std::size_t>(ticket.rows),
                       most = exchange_.arena.size();
     ticket.reply_bytes = model.reply_capacity(inputs, rows);
@@ -262,7 +266,7 @@ class CallTickets {
   // A call that was let in and placed, and is not handed over.
   void leave_out(ClientTicket& ticket, const ServedModel& model) {
     exchange_.arena.give_back(ticket.block);
-    exchange_.admission.ended(model.index);
+    exchange_.admission.ended(model.index, ticket.weight);
   }
 
   bool deliver(const ClientTicket& ticket, const protocol::ReplyLayout& layout, const protocol::Wanted& wanted,
@@ -394,8 +398,9 @@ class CallTickets {
 
   Taking refuse_as_full(ClientTicket& ticket, const ServedModel& model) {
     ticket.caller = nullptr;
+    const Weight weight = ticket.weight;
     put_back(ticket);
-    exchange_.admission.ended(model.index);
+    exchange_.admission.ended(model.index, weight);
     return refuse(model, Verdict::kFull, 0, 0);
   }
 
@@ -410,8 +415,8 @@ class CallTickets {
     return turn_away(model, verdict == Verdict::kTooLate ? RefusedFor::kDeadline : RefusedFor::kOverloaded);
   }
 
-  Taking refuse_for_memory(const ServedModel& model) {
-    exchange_.admission.ended(model.index);
+  Taking refuse_for_memory(const ClientTicket& ticket, const ServedModel& model) {
+    exchange_.admission.ended(model.index, ticket.weight);
     refusals_.no_memory();
     return turn_away(model, RefusedFor::kOverloaded);
   }
@@ -463,7 +468,7 @@ class CallTickets {
       note(ticket, model, has_answer, now);
       origin_.back.drop();
     }
-    exchange_.admission.ended(ticket.model);
+    exchange_.admission.ended(ticket.model, ticket.weight);
   }
 
   void note(const ClientTicket& ticket, const ServedModel& model, bool has_answer, Time now) {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import count, pairwise, repeat
+from itertools import count, groupby, pairwise, repeat
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -150,6 +150,14 @@ class ByLength(Profile, frozen=True):
         if not self.rounded:
             return length
         return next(one for one in self.lengths if one >= length)
+
+    def runs(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the size and the length of every run that a batch of requests of these lengths takes."""
+        if self.together == "padded":
+            return [(len(lengths), self.rounded_up(max(lengths)))]
+        exact = self.together == "length"
+        alike = groupby(sorted(lengths), key=lambda length: length if exact else self.rounded_up(length))
+        return [(len(list(members)), self.rounded_up(length)) for length, members in alike]
 
     def _row(self, length: int) -> tuple[Time, ...]:
         return _rows(tuple(self.lengths[length].items()))

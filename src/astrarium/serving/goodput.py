@@ -50,6 +50,17 @@ class Goodput(msgspec.Struct, frozen=True):
     per_seed: list[float]
     probes: list[Probe]
     capacity: float  # every GPU always busy with the largest batches that the SLOs allow, by the estimates
+    carried: float | None = None  # by the path of a server, `server.carries`: the GPUs know nothing of it
+
+    @property
+    def limit(self) -> str:
+        """Return what limits a server: its GPUs, or the path of its calls."""
+        return "path" if self.carried is not None and self.carried < self.goodput else "GPUs"
+
+    @property
+    def promised(self) -> float:
+        """Return what a server can promise: the lesser of what its GPUs and its path can do."""
+        return self.goodput if self.carried is None else min(self.carried, self.goodput)
 
 
 def search(
@@ -78,6 +89,7 @@ def search(
         per_seed=per_seed,
         probes=[probe for _, probes in searches for probe in probes],
         capacity=limit,
+        carried=scenario.server.carries,
     )
 
 

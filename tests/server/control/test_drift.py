@@ -69,7 +69,7 @@ def test_the_drift_watch_is_shown_batches_of_whole_models_only(monkeypatch: pyte
     monkeypatch.setattr(replanner._drift, "saw", lambda model, batches: shown.extend(batches))
     stage.repository.entries[0].whole_at[0] = 7
     replanner.saw(0, [KeptGpu(6, 1, MILLISECOND), KeptGpu(7, 2, MILLISECOND)])
-    assert shown == [(7, 2, MILLISECOND)]
+    assert shown == [KeptGpu(7, 2, MILLISECOND)]
 
 
 def test_a_plan_from_a_profile_alone_is_soon_held_against_reality() -> None:

@@ -143,4 +143,4 @@ def _profile(module: Any, profile: Profile) -> Any:
     if not isinstance(profile, ByLength):
         return None
     rows = [profile.times(length) for length in profile.lengths]
-    return module.ByLength(list(profile.lengths), rows, profile.rounded, module.Together[profile.together])
+    return module.ByLength(list(profile.lengths), rows, profile.rounded, profile.together)
