@@ -31,7 +31,9 @@ def run(effort: Effort) -> Findings:
     policies = {OURS: ASTRARIUM, **{name: RIVALS[name] for name in names}}
     chosen = cases()[::every]
     measured = effort.map(lambda case: goodputs(case, policies, effort), chosen)
-    data = [{"name": case.name, "goodput": found} for case, found in zip(chosen, measured, strict=True)]
+    data: list[dict[str, Any]] = [
+        {"name": case.name, "goodput": found} for case, found in zip(chosen, measured, strict=True)
+    ]
     ratios = {rival: [over(case["goodput"], rival) for case in data] for rival in names}
     rows = [row for rival in names for row in _rows(rival, ratios[rival], data)]
     return Findings(rows, [_claim(rival, ratios[rival]) for rival in names], {"cases": data})
