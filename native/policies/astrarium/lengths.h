@@ -71,8 +71,7 @@ class Crew {
     if (size >= lengths.max_batch(bucket)) return false;
     const Time longer = lengths.time(bucket, size + 1), start = std::max(now + network_.delay(size + 1), free);
     if (start + longer > std::min(due, due_)) return false;
-    const int alike = waiting_.alike(arrivals_, id, now, due);
-    if ((longer - takes) * alike > lengths.time(own, alike)) return false;
+    if (own != bucket_ && !pays(id, longer, now, due)) return false;
     due_ = std::min(due, due_);
     bucket_ = bucket;
     takes = longer;
@@ -81,6 +80,12 @@ class Crew {
   }
 
  private:
+  // The batch grows by no more than the request would cost among its like.
+  bool pays(std::int64_t id, Time longer, Time now, Time due) const {
+    const int alike = waiting_.alike(arrivals_, id, now, due);
+    return (longer - takes) * alike <= waiting_.lengths.time(arrivals_.bucket[id], alike);
+  }
+
   const Arrivals& arrivals_;
   const WaitingLengths& waiting_;
   const Network& network_;

@@ -70,12 +70,16 @@ class Crew:
         start = max(now + self._network.delay(self.size + 1), free)
         if start + takes > min(due, self._due):
             return False
-        alike = self._waiting.alike(request, now, due)
-        if (takes - self.takes) * alike > self._lengths.latency[request.bucket][alike]:
+        if request.bucket != self._bucket and not self._pays(request, takes, now, due):
             return False
         self._due, self._bucket, self.takes = min(due, self._due), bucket, takes
         self.size += 1
         return True
+
+    def _pays(self, request: Request, takes: Time, now: Time, due: Time) -> bool:
+        """Whether the batch grows by no more than the request would cost among its like."""
+        alike = self._waiting.alike(request, now, due)
+        return (takes - self.takes) * alike <= self._lengths.latency[request.bucket][alike]
 
     def _can_share(self, request: Request) -> bool:
         if self._lengths.together == "padded":
