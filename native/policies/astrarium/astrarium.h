@@ -178,12 +178,20 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
     plan_at_ = now + kPlanEvery;
     demands_.clear();
     for (RequestQueue& queue : queues_) demands_.push_back(queue.demand(now));
+    expect_lengths();
     lost_.roll(now);
     std::int64_t came = 0;
     for (const RequestQueue& queue : queues_) came += queue.meter().window().first;
     const double lost = came > 0 ? static_cast<double>(lost_.window().first) / static_cast<double>(came) : 0.0;
     const Climate climate = climate_of(demands_, books.present(), lost);
     for (std::size_t index = 0; index < demands_.size(); ++index) queues_[index].adapt(demands_[index], climate);
+  }
+
+  // What comes of each bucket.
+  void expect_lengths() {
+    for (std::size_t model = 0; model < waiting_.size(); ++model)
+      for (std::size_t bucket = 0; waiting_[model] && bucket < places_[model].size(); ++bucket)
+        waiting_[model]->rates[bucket] = demands_[static_cast<std::size_t>(places_[model][bucket])].rate;
   }
 
   void gave_up(Time now, const RequestQueue& queue, int count) {

@@ -13,7 +13,10 @@ namespace astrarium {
 class WaitingLengths {
  public:
   explicit WaitingLengths(const Lengths& lengths)
-      : lengths(lengths), exact_(lengths.together == Together::kLength), by_bucket_(lengths.longest.size()) {}
+      : lengths(lengths),
+        rates(lengths.longest.size()),
+        exact_(lengths.together == Together::kLength),
+        by_bucket_(lengths.longest.size()) {}
 
   int kind(const Arrivals& arrivals, std::int64_t id) const {
     return exact_ ? arrivals.length[id] : arrivals.bucket[id];
@@ -29,13 +32,15 @@ class WaitingLengths {
     if (known->second == 0) by_length_.erase(known);
   }
 
-  int alike(const Arrivals& arrivals, std::int64_t id) const {
-    const int bucket = arrivals.bucket[id];
+  int alike(const Arrivals& arrivals, std::int64_t id, Time now, Time due) const {
+    const int bucket = arrivals.bucket[id], most = lengths.max_batch(bucket);
     const int waiting = exact_ ? by_length_.at(arrivals.length[id]) : by_bucket_[static_cast<std::size_t>(bucket)];
-    return std::min(waiting, lengths.max_batch(bucket));
+    const double coming = rates[static_cast<std::size_t>(bucket)] * static_cast<double>(due - now);
+    return coming >= most ? most : std::min(waiting + static_cast<int>(coming), most);
   }
 
   const Lengths& lengths;
+  std::vector<double> rates;  // of each bucket
 
  private:
   bool exact_;
@@ -65,9 +70,8 @@ class Crew {
     if (lengths.together != Together::kPadded && kind(id) != kind_) return false;
     if (size >= lengths.max_batch(bucket)) return false;
     const Time longer = lengths.time(bucket, size + 1), start = std::max(now + network_.delay(size + 1), free);
-    const int alike = waiting_.alike(arrivals_, id);
     if (start + longer > std::min(due, due_)) return false;
-    if ((longer - takes) * alike > lengths.time(own, alike)) return false;
+    if (own != bucket_ && !pays(id, longer, now, due)) return false;
     due_ = std::min(due, due_);
     bucket_ = bucket;
     takes = longer;
@@ -76,6 +80,12 @@ class Crew {
   }
 
  private:
+  // The batch grows by no more than the request would cost among its like.
+  bool pays(std::int64_t id, Time longer, Time now, Time due) const {
+    const int alike = waiting_.alike(arrivals_, id, now, due);
+    return (longer - takes) * alike <= waiting_.lengths.time(arrivals_.bucket[id], alike);
+  }
+
   const Arrivals& arrivals_;
   const WaitingLengths& waiting_;
   const Network& network_;

@@ -104,8 +104,8 @@ class Auditor:
         requests = tuple(self.waiting.pop(request) for request in action.requests)
         models = {request.model for request in requests}
         ensure(len(models) == 1, f"{action} mixes models {models}")
-        largest = self.run.case.setup.models[models.pop()].max_batch
-        ensure(len(requests) <= largest, f"{action} is larger than {largest}")
+        model = self.run.case.setup.models[models.pop()]
+        ensure(model.can_run(requests), f"{action} is larger than {model.name} can run")
         batch = Sent(len(self.sent), action.gpu, requests, now, action.start)
         self.sent.append(batch)
         self.on_gpu[action.gpu].append(batch)

@@ -30,7 +30,7 @@ class Case:
 
     @property
     def exact(self) -> Truth:
-        return self.truth or TableTruth.of(self.setup)
+        return self.truth or EstimatedTruth(self.setup)
 
     def events(self) -> list[tuple[Time, contract.Event]]:
         """In order of time; at one instant GPUs come before requests."""
@@ -61,6 +61,20 @@ class Case:
         return replace(self, requests=requests, gpu_events=gpu_events)
 
 
+class EstimatedTruth:
+    """Batches take exactly what the policy was told, by their lengths where a model has any."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._models = setup.models
+        self._tables = TableTruth.of(setup)
+
+    def execution(self, batch: Batch) -> Time:
+        lengths = self._models[batch.model].lengths
+        if lengths is None:
+            return self._tables.execution(batch)
+        return sum(lengths.latency[bucket][size] for size, bucket in lengths.runs(batch.requests))
+
+
 Run: TypeAlias = Played[Case, ServingState]
 
 
@@ -70,6 +84,20 @@ def linear_model(
     """A model whose batch of b takes alpha * b + beta."""
     table = contract.latency_table([alpha * size + beta for size in range(1, max_batch + 1)])
     return ModelSpec(index, name or f"model{index}", slo, table)
+
+
+def with_lengths(model: ModelSpec, longest: Sequence[int]) -> ModelSpec:
+    """The model with requests of unequal length: its table is that of the longest, and in proportion to their
+    length shorter ones take less than that, down to a third of what one request takes."""
+    least = model.latency[1] // 3
+    tables = [
+        tuple(
+            time if time in (0, FOREVER) else max(least, time * length // longest[-1])
+            for time in model.latency
+        )
+        for length in longest
+    ]
+    return altered(model, lengths=contract.Lengths(tuple(longest), tuple(tables)))
 
 
 def cluster(models: Iterable[ModelSpec], gpus: int, network: Network | None = None, cost: Time = 0) -> Setup:
@@ -90,7 +118,7 @@ class UnevenTruth:
     """A world that does not keep to the estimates: batch after batch takes *percents* of its table's time."""
 
     def __init__(self, setup: Setup, percents: Sequence[int]) -> None:
-        self._table = TableTruth.of(setup)
+        self._table = EstimatedTruth(setup)
         self._percents = tuple(percents)
 
     def execution(self, batch: Batch) -> Time:
@@ -122,13 +150,24 @@ def _stretched_setup(setup: Setup, factor: int) -> Setup:
         altered(
             model,
             slo=model.slo * factor,
-            latency=tuple(time if time >= FOREVER else time * factor for time in model.latency),
+            latency=_stretched(model.latency, factor),
             dynamic=_stretched_dynamic(model.dynamic, factor),
+            lengths=_stretched_lengths(model.lengths, factor),
         )
         for model in setup.models
     )
     network = Network(*(getattr(setup.network, field) * factor for field in Network.__struct_fields__))
     return Setup(models, setup.gpus, network, setup.preemption_cost * factor)
+
+
+def _stretched(latency: Sequence[Time], factor: int) -> tuple[Time, ...]:
+    return tuple(time if time >= FOREVER else time * factor for time in latency)
+
+
+def _stretched_lengths(lengths: contract.Lengths | None, factor: int) -> contract.Lengths | None:
+    if lengths is None:
+        return None
+    return altered(lengths, latency=tuple(_stretched(table, factor) for table in lengths.latency))
 
 
 def _stretched_dynamic(known: contract.DynamicSpec | None, factor: int) -> contract.DynamicSpec | None:

@@ -14,9 +14,11 @@ from astrarium.testing.serving.cases import (
     Case,
     cluster,
     linear_model,
+    with_lengths,
 )
 
 NO_DELAY = Network()
+LONGEST = ((), (), (), (16, 64, 256), (8, 512))  # of the buckets of a model with lengths; mostly it has none
 
 
 def durations(low: Time, high: Time) -> st.SearchStrategy[Time]:
@@ -31,7 +33,9 @@ def models(draw: st.DrawFn, index: int = 0) -> ModelSpec:
     beta = draw(durations(500 * MICROSECOND, 12 * MILLISECOND))
     max_batch = draw(st.integers(1, 16))
     slo = draw(durations((alpha + beta) * 5 // 4, (alpha * 16 + beta) * 3))
-    return linear_model(alpha, beta, slo, max_batch, index)
+    model = linear_model(alpha, beta, slo, max_batch, index)
+    longest = draw(st.sampled_from(LONGEST))
+    return with_lengths(model, longest) if longest else model
 
 
 @st.composite
@@ -71,8 +75,17 @@ def arrivals(draw: st.DrawFn, setup: Setup, max_requests: int = 60, own_deadline
         model = int(chance.integers(len(setup.models)))
         slo = setup.models[model].slo
         allowed = int(slo * chance.uniform(0.3, 2.0)) if own_deadlines else slo
-        requests.append(Request(id_, model, at, at + allowed))
+        length, bucket = _length(setup.models[model], id_)
+        requests.append(Request(id_, model, at, at + allowed, 0, length, bucket))
     return Case(setup, tuple(requests))
+
+
+def _length(model: ModelSpec, number: int) -> tuple[int, int]:
+    """Return length and bucket of a request: most are short; 0 where its model has no lengths."""
+    if model.lengths is None:
+        return 0, 0
+    length = max(1, model.lengths.longest[-1] >> (number * 7 % 5))
+    return length, model.lengths.bucket_of(length)
 
 
 @st.composite

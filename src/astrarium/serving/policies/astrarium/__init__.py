@@ -118,7 +118,9 @@ class Astrarium(WindowScheduler[RequestQueue]):
         if model.lengths:
             waiting = WaitingLengths(model.lengths)
             buckets = [self._bucket(model, latency) for latency in model.lengths.latency]
-            return [LengthQueue(bucket, *arguments[1:], waiting) for bucket in buckets]
+            return [
+                LengthQueue(alike, *arguments[1:], waiting, bucket) for bucket, alike in enumerate(buckets)
+            ]
         return [RequestQueue(*arguments)]
 
     @staticmethod

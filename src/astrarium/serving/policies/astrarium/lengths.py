@@ -2,8 +2,8 @@
 
 A run takes as long as if all its members were as long as the longest. Where it is short, that costs nothing:
 a launch takes its time whatever it launches. Where it is long, every member pays for the longest. So requests
-of other buckets are guests of a batch if it then grows by no more than they would cost among their like: by
-those of their length who wait now, it is seen what that would be.
+of other buckets are guests of a batch if it then grows by no more than they would cost among their like:
+those of their length who wait, and who will have come by their deadline.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from astrarium.core.quantities import Time
 from astrarium.serving.contract import Lengths, ModelSpec, Network, Request
+from astrarium.serving.policies.astrarium import pressure
 from astrarium.serving.policies.astrarium.queues import RequestQueue
 
 
@@ -24,6 +25,7 @@ class WaitingLengths:
         self.lengths = lengths
         self._exact = lengths.together == "length"
         self._counts: Counter[int] = Counter()
+        self.rates = [0.0] * len(lengths.longest)  # at which the requests of each bucket come, by nanosecond
 
     def kind(self, request: Request) -> int:
         """Return what requests have in common that are alike."""
@@ -33,9 +35,14 @@ class WaitingLengths:
         for request in requests:
             self._counts[self.kind(request)] += change
 
-    def alike(self, request: Request) -> int:
-        """Return how many alike requests could run together, this one among them."""
-        return min(self._counts[self.kind(request)], self.lengths.max_batch(request.bucket))
+    def alike(self, request: Request, now: Time, due: Time) -> int:
+        """Return how many alike requests could run together in the end, this one among them.
+
+        Those who have yet to come count as well: who joins longer ones because few of its like wait now pays
+        for their length, and leaves its like with a smaller batch.
+        """
+        coming = int(self.rates[request.bucket] * (due - now))
+        return min(self._counts[self.kind(request)] + coming, self.lengths.max_batch(request.bucket))
 
 
 class Crew:
@@ -61,14 +68,18 @@ class Crew:
             return False
         takes = self._lengths.latency[bucket][self.size + 1]
         start = max(now + self._network.delay(self.size + 1), free)
-        alike = self._waiting.alike(request)
         if start + takes > min(due, self._due):
             return False
-        if (takes - self.takes) * alike > self._lengths.latency[request.bucket][alike]:
+        if request.bucket != self._bucket and not self._pays(request, takes, now, due):
             return False
         self._due, self._bucket, self.takes = min(due, self._due), bucket, takes
         self.size += 1
         return True
+
+    def _pays(self, request: Request, takes: Time, now: Time, due: Time) -> bool:
+        """Whether the batch grows by no more than the request would cost among its like."""
+        alike = self._waiting.alike(request, now, due)
+        return (takes - self.takes) * alike <= self._lengths.latency[request.bucket][alike]
 
     def _can_share(self, request: Request) -> bool:
         if self._lengths.together == "padded":
@@ -86,12 +97,20 @@ class Guests(NamedTuple):
 class LengthQueue(RequestQueue):
     """A queue holds the requests of one bucket; its batches may have guests from the model's other queues."""
 
-    def __init__(self, model: ModelSpec, network: Network, parameters: Any, waiting: WaitingLengths) -> None:
+    def __init__(
+        self, model: ModelSpec, network: Network, parameters: Any, waiting: WaitingLengths, bucket: int
+    ) -> None:
         super().__init__(model, network, parameters)
         self._waiting = waiting
+        self._bucket = bucket
         self._members: list[int] = []  # places of those who leave; none: the first ones
         self._guests: list[Guests] = []
         self._takes: Time = 0  # what those are planned with
+
+    def demand(self, now: Time) -> pressure.Demand:
+        demand = super().demand(now)
+        self._waiting.rates[self._bucket] = demand.rate
+        return demand
 
     def insert(self, request: Request) -> None:
         super().insert(request)
