@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from _shared import keep, parser
+from on_gpu import lengths
 from on_gpu.cases import at_rates, beside, measured, twelve
 from on_gpu.models import MODELS, Model
 from on_gpu.scenario import SLO_MS
@@ -55,7 +56,13 @@ def main() -> None:
 
 
 def plans(options: argparse.Namespace, chosen: Sequence[Model], plan: Plan) -> list[Measure]:
+    texts = Plan(plan.seconds, plan.warmup, plan.tolerance, plan.repeats, lengths.SLO_MS)
     measures: list[Measure] = [
+        partial(lengths.by_length, model=model, plan=texts)
+        for model in lengths.TEXTS
+        if model.name in options.lengths
+    ]
+    measures += [
         partial(measured, model=model, graphs=graphs == "graphs", policy=policy, plan=plan)
         for model, graphs, policy in product(chosen, options.graphs, options.policies)
     ]
@@ -70,6 +77,14 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--repeats", type=int, default=1, help="of the search for goodput, 1 unless given")
     names = [model.name for model in MODELS]
     options.add_argument("--models", nargs="*", default=names, choices=names, help="both unless given")
+    texts = [model.name for model in lengths.TEXTS]
+    options.add_argument(
+        "--lengths",
+        nargs="*",
+        default=[],
+        choices=texts,
+        help="texts of unequal length, without or with a mask",
+    )
     options.add_argument("--rates", nargs="+", type=float, help="only these, without a search")
     options.add_argument("--twelve", action="store_true", help="twelve models on the GPU, too")
     options.add_argument("--suffix", default="", help="of the name of the results")

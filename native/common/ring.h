@@ -48,6 +48,14 @@ class Ring {
   }
   void drop() { head_.store(head_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
+  // By who pushes: the one that has waited longest, which may be popped meanwhile; false where it is empty.
+  bool oldest(T& item) const {
+    const std::size_t head = head_.load(std::memory_order_acquire);
+    if (head == tail_.load(std::memory_order_relaxed)) return false;
+    item = items_[head & mask_];
+    return true;
+  }
+
   // How many were, in all.
   std::size_t pushed() const { return tail_.load(std::memory_order_relaxed); }
   std::size_t popped() const { return head_.load(std::memory_order_relaxed); }

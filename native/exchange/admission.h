@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,7 @@ enum class Verdict {
   kFull,     // as many calls are open as may be
   kAway,     // no worker is up, and none will be in time
   kBacklog,  // as many calls of this model are open as can be answered in time
+  kBehind,   // the path has more than it can carry: the call has waited too long, or would
 };
 
 // What a call weighs among the others of its model: its GPU time, as a share of its best batch, beside that of a plain
@@ -129,6 +131,45 @@ class OpenCallLimit {
   std::atomic<bool> always_busy_ = false, refused_ = false;
 };
 
+// What calls of a model weigh by their length: the GPU time of one in its best batch, beside that of the longest ones,
+// which are the plain calls. Threads that read calls ask, and the scheduler plans.
+class CallWeights {
+ public:
+  static constexpr std::size_t kMost = 128;  // buckets; longer calls are plain ones
+
+  void plan(const Model& model) {
+    const std::size_t buckets = model.lengths ? std::min(kMost, model.lengths->longest.size()) : 0;
+    for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+      const auto& longest = model.lengths->latency.back();
+      const double share = best_time(model.lengths->latency[bucket]) / best_time(longest);
+      const auto weight = static_cast<Weight>(kPlainCall * std::min(1.0, share) + 0.5);
+      weights_[bucket].store(std::max<Weight>(1, weight), std::memory_order_relaxed);
+      longest_[bucket].store(model.lengths->longest[bucket], std::memory_order_relaxed);
+    }
+    buckets_.store(buckets, std::memory_order_relaxed);
+  }
+
+  Weight of(std::int64_t length) const {
+    const std::size_t buckets = buckets_.load(std::memory_order_relaxed);
+    for (std::size_t bucket = 0; bucket < buckets; ++bucket)
+      if (length <= longest_[bucket].load(std::memory_order_relaxed))
+        return weights_[bucket].load(std::memory_order_relaxed);
+    return kPlainCall;
+  }
+
+ private:
+  static double best_time(const std::vector<Time>& latency) {
+    double best = static_cast<double>(latency[1]);
+    for (std::size_t size = 2; size + 1 < latency.size(); ++size)
+      best = std::min(best, static_cast<double>(latency[size]) / static_cast<double>(size));
+    return std::max(1.0, best);
+  }
+
+  std::atomic<std::size_t> buckets_ = 0;
+  std::array<std::atomic<std::int64_t>, kMost> longest_{};
+  std::array<std::atomic<Weight>, kMost> weights_{};
+};
+
 class Admission {
  public:
   Admission(std::size_t models, std::int64_t most_open) : gates_(models), most_open_(most_open) {}
@@ -141,7 +182,8 @@ class Admission {
     if (now + needed > received + objective) return Verdict::kTooLate;
     if (back_at() + needed > received + objective) return Verdict::kAway;
     if (open_.load(std::memory_order_relaxed) >= most_open_) return Verdict::kFull;
-    if (gate.limit.too_many(gate.weight.load(std::memory_order_relaxed), objective)) return Verdict::kBacklog;
+    const Time left = std::min(objective, received + objective - now);
+    if (gate.limit.too_many(gate.weight.load(std::memory_order_relaxed), left)) return Verdict::kBacklog;
     return Verdict::kTaken;
   }
   // A call that is taken counts as open until `ended`, which must hear the same weight.
@@ -150,6 +192,8 @@ class Admission {
     if (verdict == Verdict::kTaken) count(model, 1, weight);
     return verdict;
   }
+  // What a call of this length weighs.
+  Weight weigh(int model, std::int64_t length) { return length > 0 ? at(model).weights.of(length) : kPlainCall; }
   void ended(int model, Weight weight = kPlainCall) { count(model, -1, -weight); }
   std::int64_t open(int model) const {
     return gates_[static_cast<std::size_t>(model)].open.load(std::memory_order_relaxed);
@@ -186,6 +230,7 @@ class Admission {
       Gate& gate = gates_[model];
       gate.needed.store(known.latency[1] + setup.network.delay(1) + setup.network.response, std::memory_order_relaxed);
       gate.widest.store(static_cast<Time>(kWidest * static_cast<double>(known.slo)), std::memory_order_relaxed);
+      gate.weights.plan(known);
       gate.limit.plan(known, std::max(1, gpus), now);  // without a worker, as if the one that is expected were here
     }
   }
@@ -204,6 +249,7 @@ class Admission {
     std::atomic<std::int64_t> open = 0;
     std::atomic<Weight> weight = 0;  // of all that is open
     std::atomic<Time> needed = 0, margin = 0, widest = 0;
+    CallWeights weights;
     OpenCallLimit limit;
   };
   void count(int model, int calls, Weight weight) {

@@ -37,6 +37,8 @@ struct Ticket {
   int model = 0;
   int rows = 1;
   int application = 0;
+  int length = 0;              // of each row, where its model's inputs are open
+  std::int64_t weight = 1024;  // as the admission has it (kPlainCall)
   Time received = 0, admitted = 0, deadline = 0;
   std::size_t block = 0, replies = 0, reply_bytes = 0;  // offsets in shared memory, and the bytes of one row's answer
   std::vector<Written> inputs;                          // shapes of the inputs; empty: the model's own say it all
@@ -57,6 +59,8 @@ struct Ticket {
 
   // Make it as new, keeping what memory it has.
   void clear() {
+    length = 0;
+    weight = 1024;
     inputs.clear();
     reply_shapes.clear();
     reason.clear();

@@ -53,8 +53,12 @@ struct ClientTicket : Ticket {
 
 class CallTickets {
  public:
-  CallTickets(Exchange& exchange, int number)
-      : exchange_(exchange), origin_(*exchange.origins.at(static_cast<std::size_t>(number))), number_(number) {}
+  // *came*: when the thread's clients sent what it has read last.
+  CallTickets(Exchange& exchange, int number, const Time& came)
+      : exchange_(exchange),
+        origin_(*exchange.origins.at(static_cast<std::size_t>(number))),
+        number_(number),
+        came_(came) {}
 
   // A call is read into this one before anybody knows whether it is taken.
   ClientTicket& spare() {
@@ -82,10 +86,13 @@ class CallTickets {
       return turn_away(model, RefusedFor::kBadRequest);
     const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
     const SequenceWrite let_in(origin_.admitted);
-    const Verdict verdict = exchange_.admission.admit(model.index, objective, ticket.received, now);
+    const Verdict verdict =
+        is_behind(model, ticket.received, objective, now)
+            ? Verdict::kBehind
+            : exchange_.admission.admit(model.index, objective, ticket.received, now, ticket.weight);
     if (verdict == Verdict::kClosed) return {false, "closed"};
     if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - ticket.received);
-    if (!place(ticket, model)) return refuse_for_memory(model);
+    if (!place(ticket, model)) return refuse_for_memory(ticket, model);
     if (!is_all_here && !read_regions(ticket)) return leave_out(ticket, model), Taking{false, kRegion};
     if (!is_all_here && !model.limited.empty() && !takes_values(ticket, model, exchange_.memory + ticket.block))
       return leave_out(ticket, model), turn_away(model, RefusedFor::kBadRequest);
@@ -106,7 +113,9 @@ class CallTickets {
     if (!is_light(ticket.call) || ticket.call.has_regions() || !fill(ticket, model, received).empty())
       return Beginning::kWaits;
     const Time now = monotonic_ns(), objective = ticket.deadline - received;
-    const Verdict verdict = exchange_.admission.judge(model.index, objective, received, now);
+    const Verdict verdict = is_behind(model, received, objective, now)
+                                ? Verdict::kBehind
+                                : exchange_.admission.judge(model.index, objective, received, now);
     if (verdict == Verdict::kClosed) return Beginning::kWaits;
     if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - received), Beginning::kRefused;
     if (!take_arriving(ticket)) return Beginning::kWaits;
@@ -127,8 +136,9 @@ class CallTickets {
     }
     const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
     const SequenceWrite let_in(origin_.admitted);
-    const Verdict verdict =
-        is_served ? exchange_.admission.admit(model.index, objective, ticket.received, now) : Verdict::kClosed;
+    const Verdict verdict = is_served
+                                ? exchange_.admission.admit(model.index, objective, ticket.received, now, ticket.weight)
+                                : Verdict::kClosed;
     if (verdict == Verdict::kTaken) return hand_over(ticket, caller) ? Taking{true} : refuse_as_full(ticket, model);
     put_back(ticket);
     if (verdict != Verdict::kClosed) return refuse(model, verdict, objective, now - ticket.received);
@@ -207,6 +217,8 @@ class CallTickets {
     ticket.deadline = received + objective;
     ticket.application = model.application_of(ticket.call);
     if (ticket.application < 0) return "application";
+    ticket.length = model.length_of(ticket.call);
+    ticket.weight = exchange_.admission.weigh(model.index, ticket.length);
     const std::size_t inputs = ticket.call.block_bytes(), rows = static_cast<std::size_t>(ticket.rows),
                       most = exchange_.arena.size();
     ticket.reply_bytes = model.reply_capacity(inputs, rows);
@@ -254,7 +266,7 @@ class CallTickets {
   // A call that was let in and placed, and is not handed over.
   void leave_out(ClientTicket& ticket, const ServedModel& model) {
     exchange_.arena.give_back(ticket.block);
-    exchange_.admission.ended(model.index);
+    exchange_.admission.ended(model.index, ticket.weight);
   }
 
   bool deliver(const ClientTicket& ticket, const protocol::ReplyLayout& layout, const protocol::Wanted& wanted,
@@ -374,10 +386,21 @@ class CallTickets {
     return has_sent_ = true;
   }
 
+  // Whether too much of what the GPU leaves of an objective is gone on the path: while the call waited to be read, and
+  // until the scheduler takes it.
+  bool is_behind(const ServedModel& model, Time received, Time objective, Time now) {
+    Ticket* oldest = nullptr;
+    waited_ = now - std::max(received, came_);
+    if (origin_.sent.oldest(oldest)) waited_ += std::max<Time>(0, now - oldest->admitted);
+    const Time left = objective - exchange_.admission.needed(model.index);
+    return left > 0 && static_cast<double>(waited_) > kOnPath * static_cast<double>(left);
+  }
+
   Taking refuse_as_full(ClientTicket& ticket, const ServedModel& model) {
     ticket.caller = nullptr;
+    const Weight weight = ticket.weight;
     put_back(ticket);
-    exchange_.admission.ended(model.index);
+    exchange_.admission.ended(model.index, weight);
     return refuse(model, Verdict::kFull, 0, 0);
   }
 
@@ -386,13 +409,14 @@ class CallTickets {
       refusals_.too_late(model.name, objective, exchange_.admission.needed(model.index), passed);
     else if (verdict == Verdict::kAway) refusals_.away(model.name, exchange_.admission.back_at() - monotonic_ns());
     else if (verdict == Verdict::kFull) refusals_.full(exchange_.admission.open());
+    else if (verdict == Verdict::kBehind) refusals_.behind(waited_, objective);
     else refusals_.backlog(model.name, exchange_.admission.open(model.index), objective);
     if (verdict == Verdict::kAway) return turn_away(model, RefusedFor::kUnavailable);
     return turn_away(model, verdict == Verdict::kTooLate ? RefusedFor::kDeadline : RefusedFor::kOverloaded);
   }
 
-  Taking refuse_for_memory(const ServedModel& model) {
-    exchange_.admission.ended(model.index);
+  Taking refuse_for_memory(const ClientTicket& ticket, const ServedModel& model) {
+    exchange_.admission.ended(model.index, ticket.weight);
     refusals_.no_memory();
     return turn_away(model, RefusedFor::kOverloaded);
   }
@@ -444,7 +468,7 @@ class CallTickets {
       note(ticket, model, has_answer, now);
       origin_.back.drop();
     }
-    exchange_.admission.ended(ticket.model);
+    exchange_.admission.ended(ticket.model, ticket.weight);
   }
 
   void note(const ClientTicket& ticket, const ServedModel& model, bool has_answer, Time now) {
@@ -467,11 +491,15 @@ class CallTickets {
                             ticket.received, ticket.admitted, ticket.dispatched, ticket.started, ticket.finished, now});
   }
 
+  // As clients in closed loops may take .8 of an objective for all of it, and the way back takes a little.
+  static constexpr double kOnPath = 0.85;
   static constexpr std::string_view kRegion = "region";  // why a call goes the long way
 
   Exchange& exchange_;
   Origin& origin_;
   int number_;
+  const Time& came_;
+  Time waited_ = 0;  // the call that was judged last, and would wait
   Refusals refusals_;
   protocol::ReplyLayout layout_{nullptr, 0, {}, {}};
   std::vector<std::unique_ptr<ClientTicket>> all_tickets_;

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/arrival.h"
 #include "common/clock.h"
 #include "common/descriptors.h"
 #include "exchange/exchange.h"
@@ -72,6 +73,7 @@ class EventThread {
   void adopt(int fd) {
     const int yes = 1;
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    stamp_arrivals(fd);
     open(fd);
   }
 
@@ -89,11 +91,12 @@ class EventThread {
 
   // One round of the thread's loop; by itself only where the thread was not started.
   void turn(bool may_sleep = true) {
-    epoll_event events[kEvents];
-    const int count = wait(events, may_sleep);
-    for (int i = 0; i < count; ++i)
-      if (events[i].data.u64 < kBell) happened(events[i].data.u64, events[i].events);
-      else if (events[i].data.u64 == kListener) accept_all();
+    const std::size_t count = wait(may_sleep);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i % kSlice == kSlice - 1) hand_on();
+      if (events_[i].data.u64 < kBell) happened(events_[i].data.u64, events_[i].events);
+      else if (events_[i].data.u64 == kListener) accept_all();
+    }
     do_posted();
     if (began_ >= next_sweep_) sweep();
     end_round();
@@ -142,6 +145,14 @@ class EventThread {
 
   void sweep_soon() { next_sweep_ = std::min(next_sweep_, began_ + kSweep); }
 
+  // Reads what a connection has sent; `came_` is when that came.
+  ssize_t receive_bytes(int fd, char* to, std::size_t size) {
+    Time stamp = 0;
+    const ssize_t got = receive_stamped(fd, to, size, stamp);
+    came_ = stamp ? std::clamp(stamp - clock_ahead_, earliest_, monotonic_ns()) : arrived_;
+    return got;
+  }
+
   static int error_of(int fd) {
     int error = 0;
     socklen_t size = sizeof error;
@@ -151,12 +162,14 @@ class EventThread {
   Exchange& exchange_;
   Origin& origin_;
   int number_, listener_;
-  Time began_ = 0, arrived_ = 0;  // this round, and what it finds
+  Time began_ = 0, arrived_ = 0;  // this round, and what it finds (not before)
+  Time came_ = 0;                 // what was read last
 
  private:
   static constexpr std::uint64_t kListener = ~std::uint64_t{0}, kBell = kListener - 1;
-  static constexpr int kEvents = 64;
-  static constexpr Time kAtOnce = 100'000;  // a round that begins so soon did not have to wait
+  static constexpr std::size_t kSlice = 64;            // after so many events others have their turn
+  static constexpr std::size_t kMostEvents = 1 << 14;  // of a round
+  static constexpr Time kAtOnce = 100'000;             // a round that begins so soon did not have to wait
 
   void run() {
     do_posted();
@@ -165,24 +178,40 @@ class EventThread {
     stop_listening();
   }
 
-  int wait(epoll_event* events, bool may_sleep) {
+  std::size_t wait(bool may_sleep) {
     origin_.bell.sleeps();
     const bool busy = !may_sleep || !origin_.back.empty() || has_posted_.load(std::memory_order_acquire);
-    const int count = ::epoll_wait(epoll_, events, kEvents, busy ? 0 : until_sweep());
+    const int found = ::epoll_wait(epoll_, events_.data(), static_cast<int>(events_.size()), busy ? 0 : until_sweep());
+    const auto count = static_cast<std::size_t>(std::max(found, 0));
     bool has_rung = false;
-    for (int i = 0; i < count; ++i) has_rung |= events[i].data.u64 == kBell;
+    for (std::size_t i = 0; i < count; ++i) has_rung |= events_[i].data.u64 == kBell;
     origin_.bell.wakes(has_rung);
     begin_round();
     answer_all();  // first: their clients have waited longest
+    if (found >= 0) note_rest(count);
     return count;
   }
 
-  // What this round finds came while the last one was busy, if this one did not have to wait.
+  // What this round finds came since the last one that found all there was; how long ago, stamps say. Without them it
+  // came just now if this round had to wait.
   void begin_round() {
     const Time now = monotonic_ns();
-    const Time before = now - ended_ < kAtOnce ? now - began_ : 0;
+    arrived_ = now - ended_ < kAtOnce ? found_all_ : now;
     began_ = now;
-    arrived_ = now - before;
+    earliest_ = found_all_;
+    clock_ahead_ = wall_clock_ahead();
+  }
+
+  // With as many events as there is room for there may be more: there is room for them in the next round.
+  void note_rest(std::size_t count) {
+    if (count < events_.size()) found_all_ = began_;
+    else if (events_.size() < kMostEvents) events_.resize(2 * events_.size());
+  }
+
+  // In a long round the scheduler need not wait for calls, nor clients for their answers, until it ends.
+  void hand_on() {
+    end_round();
+    if (!origin_.back.empty()) answer_all();
   }
 
   void do_posted() {
@@ -232,7 +261,8 @@ class EventThread {
   int epoll_;
   SpareDescriptor spare_;
   std::atomic<std::int64_t> turned_away_ = 0;
-  Time ended_ = 0, next_sweep_ = 0;
+  Time ended_ = 0, found_all_ = 0, earliest_ = 0, next_sweep_ = 0, clock_ahead_ = 0;
+  std::vector<epoll_event> events_ = std::vector<epoll_event>(kSlice);
   bool stopped_ = false, listens_ = true;
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;

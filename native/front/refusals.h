@@ -72,6 +72,11 @@ class Refusals {
         " has " + std::to_string(open) + " calls open, more than can be answered in " + within + " ms";
     write(kOverloaded, true);
   }
+  void behind(Time waited, Time objective) {
+    text_ = "overloaded: the server has more calls to read than it can; of " + rounded_duration(objective) + ", " +
+            rounded_duration(waited) + " are gone before one is decided on";
+    write(kOverloaded, true);
+  }
   void changed(std::string_view model) {
     begin("model ", model) += " was loaded anew or unloaded while the call arrived";
     write(kUnavailable, true);

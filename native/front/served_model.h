@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -50,6 +51,14 @@ struct ServedModel : protocol::Model {
   std::size_t reply_capacity(std::size_t input_bytes, std::size_t rows) const {
     constexpr std::size_t kLeast = 1 << 14;  // for an answer whose size nobody knows beforehand
     return reply_bytes ? *reply_bytes : protocol::aligned(std::max((input_bytes + rows - 1) / rows, kLeast));
+  }
+
+  // How long the rows of a call are: as its longest input is.
+  int length_of(const protocol::Call& call) const {
+    std::int64_t longest = 0;
+    for (std::size_t at = 0; !fixed_inputs && at < inputs.size() && at < call.inputs.size(); ++at)
+      longest = std::max(longest, inputs[at].length(call.inputs[at].shape));
+    return static_cast<int>(std::min<std::int64_t>(longest, std::numeric_limits<int>::max()));
   }
 
   // Time for a call; 0: it asks for a priority that there is not.

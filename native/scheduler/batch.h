@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "exchange/row.h"
+#include "scheduler/batch_lengths.h"
 
 namespace astrarium::front {
 
@@ -17,6 +18,7 @@ struct Batch {
   Time dispatched, planned_end, limit;
   std::int64_t run;   // as that policy counts them
   std::string order;  // until it is sent
+  BatchLengths lengths = {};
   bool sent = false;
   bool cancelled = false;  // its rows are elsewhere by now; it is sent, and its worker has not confirmed that
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "exchange/tally.h"
+#include "scheduler/batch_lengths.h"
 
 namespace astrarium::front {
 
@@ -17,6 +18,7 @@ struct BatchRecord {
   std::int64_t tag;
   int gpu, model, size;
   Time dispatched, planned_end, received, started, computing, computed, finished;
+  BatchLengths lengths;
 
   // How long it had its GPU, and for how long no other could have it: KeptGpu in astrarium.server.control.calls.ticket.
   Time busy() const { return std::max<Time>(0, computed - std::max(started, dispatched)); }
@@ -28,6 +30,7 @@ struct KeptGpu {
   Time finished;
   int size;
   Time kept;
+  int bucket;  // of its lengths; -1: of several
 };
 
 template <class T>
@@ -42,6 +45,7 @@ struct ModelBatches {
 
   std::array<std::int64_t, TimeHistogram::kBounds.size() + 1> execution{};  // counts by upper bound
   Time gathering = 0, writing = 0;
+  std::int64_t length = 0, computed = 0;  // of all rows, and with what they were padded to; of models with lengths
   std::vector<std::pair<std::int64_t, Time>> computing;  // by size: how many, and how long in all
   std::deque<KeptGpu> last;
 
@@ -49,10 +53,12 @@ struct ModelBatches {
     ++execution[TimeHistogram::place(record.finished - record.started)];
     gathering += record.computing - record.started;
     writing += record.finished - record.computed;
+    length += record.lengths.length;
+    computed += record.lengths.computed;
     auto& [count, time] = grown(computing, record.size);
     ++count;
     time += record.computed - record.computing;
-    last.push_back({record.finished, record.size, record.kept_gpu()});
+    last.push_back({record.finished, record.size, record.kept_gpu(), record.lengths.bucket});
     if (last.size() > kLast) last.pop_front();
   }
 };

@@ -44,9 +44,9 @@ struct BoundScheduler {
   BoundScheduler& operator=(const BoundScheduler&) = delete;
 
   bool arrive(std::int64_t number, int model, int rows, int application, std::pair<Time, Time> times,
-              std::tuple<std::size_t, std::size_t, std::size_t> blocks, nb::handle shapes) {
+              std::tuple<std::size_t, std::size_t, std::size_t> blocks, nb::handle shapes, int length) {
     Ticket* ticket = tickets.make();
-    fill(*ticket, number, model, rows, application, times, blocks, shapes);
+    fill(*ticket, number, model, rows, application, times, blocks, shapes, length);
     ticket->origin = static_cast<int>(exchange.origins.size()) - 1;
     if (exchange.origins.back()->sent.push(ticket)) return exchange.bell.ring(), true;
     tickets.free(ticket);
@@ -197,11 +197,13 @@ inline void bind_policy(nb::class_<BoundScheduler>& bound) {
           },
           "model"_a, Without(), "Let a model's refused inputs in again, and return how many there were.")
       .def("arrive", &BoundScheduler::arrive, "number"_a, "model"_a, "rows"_a, "application"_a, "times"_a, "blocks"_a,
-           "shapes"_a.none(),
+           "shapes"_a.none(), "length"_a = 0,
            nb::sig("def arrive(self, number: int, model: int, rows: int, application: int, times: tuple[int, int], "
-                   "blocks: tuple[int, int, int], shapes: collections.abc.Sequence[Written] | None) -> bool"),
+                   "blocks: tuple[int, int, int], shapes: collections.abc.Sequence[Written] | None, length: int = 0) "
+                   "-> bool"),
            "Hand in a call that Python has read, and return whether there was place for it. It has *times* when it was "
-           "received and is due, and *blocks*: where inputs lie, where answers go, and the bytes for them.")
+           "received and is due, and *blocks*: where inputs lie, where answers go, and the bytes for them; *length* is "
+           "that of each row.")
       .def("ended", &BoundScheduler::ended, nb::sig("def ended(self) -> list[Ended]"),
            "Take the calls of Python that have ended.");
 }

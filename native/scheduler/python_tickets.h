@@ -61,7 +61,8 @@ class PythonTickets {
 };
 
 inline void fill(Ticket& ticket, std::int64_t number, int model, int rows, int application, std::pair<Time, Time> times,
-                 std::tuple<std::size_t, std::size_t, std::size_t> blocks, nb::handle shapes) {
+                 std::tuple<std::size_t, std::size_t, std::size_t> blocks, nb::handle shapes, int length) {
+  ticket.length = length;
   ticket.number = number;
   ticket.model = model;
   ticket.rows = rows;
@@ -101,8 +102,10 @@ inline nb::tuple as_tuple(const ModelBatches& batches) {
   for (std::size_t size = 0; size < batches.computing.size(); ++size)
     if (const auto& [count, time] = batches.computing[size]; count)
       computing[nb::int_(size)] = nb::make_tuple(count, time);
-  for (const KeptGpu& kept : batches.last) last.append(nb::make_tuple(kept.finished, kept.size, kept.kept));
-  return nb::make_tuple(nb::make_tuple(execution, batches.gathering, batches.writing, computing), last);
+  for (const KeptGpu& kept : batches.last)
+    last.append(nb::make_tuple(kept.finished, kept.size, kept.kept, kept.bucket));
+  return nb::make_tuple(
+      nb::make_tuple(execution, batches.gathering, batches.writing, computing, batches.length, batches.computed), last);
 }
 
 // ([(model, its batches, the last of them)], [(GPU, when a second began, how long it was busy in it)]).

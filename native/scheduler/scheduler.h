@@ -416,8 +416,10 @@ class Scheduler {
   void tell_of(std::size_t slot) {
     const WaitingRow& waiting = waiting_.at(slot);
     const Ticket& ticket = *waiting.row.ticket;
-    happenings_.arrivals.push_back(
-        {waiting_.id(slot), ticket.model, ticket.received - base_, waiting.deadline - base_, ticket.application});
+    const auto& lengths = setup_.models[static_cast<std::size_t>(ticket.model)].lengths;
+    const int bucket = lengths ? lengths->bucket_of(ticket.length) : 0;
+    happenings_.arrivals.push_back({waiting_.id(slot), ticket.model, ticket.received - base_, waiting.deadline - base_,
+                                    ticket.application, lengths ? ticket.length : 0, bucket});
   }
 
   // One that the policy knows by this id.
@@ -444,7 +446,8 @@ class Scheduler {
   // What became of a call says how many may be open.
   void tell_limit(const Ticket& ticket) {
     OpenCallLimit& limit = admission_.limit(ticket.model);
-    if (ticket.outcome == Outcome::kInTime && ticket.finished <= ticket.deadline) limit.answered(ticket.finished);
+    if (ticket.outcome == Outcome::kInTime && ticket.finished <= ticket.deadline)
+      limit.answered(ticket.finished, ticket.weight);
     else if (ticket.outcome == Outcome::kInTime || ticket.outcome == Outcome::kDropped) limit.lost();
   }
 
@@ -521,7 +524,7 @@ class Scheduler {
                              batch->dispatched, batch->planned_end,
                              done.received,     done.started,
                              done.computing,    done.computed,
-                             done.finished};
+                             done.finished,     batch->lengths};
     books.add(record);
     leave_gpu(gpu, *batch,
               BatchFinished{gpu, batch->run, done.started - base_, since_base(done.started + record.kept_gpu())}, now);
@@ -693,14 +696,15 @@ class Scheduler {
 
   void launch(int gpu, std::vector<Row> rows, bool ours, Time at_earliest, std::int64_t run, Time now) {
     const int size = static_cast<int>(rows.size()), model = rows[0].ticket->model;
-    const Time estimate = setup_.models[static_cast<std::size_t>(model)].latency[static_cast<std::size_t>(size)];
+    const BatchLengths lengths = lengths_of(setup_.models[static_cast<std::size_t>(model)], rows);
+    const Time estimate = lengths.estimate;
     const Time delay = setup_.network.delay(size), start = std::max(at_earliest, now + delay);
     // The delay is what the way may take; where it takes less, nobody waits for the rest of it.
     std::string order = run_batch(++tag_, model, rows, std::max<Time>(0, start - delay));
     const int worker = gpus_.worker_for(gpu, model);
     const Time limit = std::max(worker == gpu ? kShortestLimit : kShortestApart, kStuckAfter * estimate);
     gpus_[gpu].batches.push_back(
-        {tag_, model, worker, ours, std::move(rows), now, start + estimate, limit, run, std::move(order)});
+        {tag_, model, worker, ours, std::move(rows), now, start + estimate, limit, run, std::move(order), lengths});
     advance(gpu, now);
   }
 

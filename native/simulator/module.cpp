@@ -55,6 +55,14 @@ nb::dict simulate_serving(const Setup& setup, const Truth& truth, const Paramete
   return record(std::move(*books));
 }
 
+// As astrarium.serving.contract.Together has them.
+Together together_of(const std::string& name) {
+  if (name == "padded") return Together::kPadded;
+  if (name == "bucket") return Together::kBucket;
+  if (name == "length") return Together::kLength;
+  throw std::invalid_argument("together: expected padded, bucket or length, got " + name);
+}
+
 std::vector<std::string> reasons() { return {"", "expired", "sacrificed", "unserved"}; }
 
 }  // namespace
@@ -69,17 +77,23 @@ NB_MODULE(_simulator, m) {
       "What is known of a model whose requests take unequal times: a batch of k takes c0 + c1 k times the "
       "longest, and history holds single times by application, rising.")
       .def(nb::init<Time, double, std::vector<std::vector<Time>>>(), "c0"_a, "c1"_a, "history"_a);
-  nb::enum_<Together>(m, "Together", "Which requests can share a run of a batch.")
-      .value("padded", Together::kPadded)
-      .value("bucket", Together::kBucket)
-      .value("length", Together::kLength);
   nb::class_<Lengths>(m, "Lengths",
                       "How long batches take by the bucket that lengths are rounded up to, and who can share a run.")
-      .def(nb::init<std::vector<std::int64_t>, std::vector<std::vector<Time>>, Together>(), "longest"_a, "latency"_a,
-           "together"_a);
+      .def(
+          "__init__",
+          [](Lengths* self, std::vector<std::int64_t> longest, std::vector<std::vector<Time>> latency,
+             const std::string& together) {
+            new (self) Lengths{std::move(longest), std::move(latency), together_of(together)};
+          },
+          "longest"_a, "latency"_a, "together"_a);
   nb::class_<ByLength>(m, "ByLength", "How long batches really take, by length and size, on one kind of GPU.")
-      .def(nb::init<std::vector<std::int64_t>, std::vector<std::vector<Time>>, bool, Together>(), "lengths"_a,
-           "times"_a, "rounded"_a, "together"_a);
+      .def(
+          "__init__",
+          [](ByLength* self, std::vector<std::int64_t> lengths, std::vector<std::vector<Time>> times, bool rounded,
+             const std::string& together) {
+            new (self) ByLength{std::move(lengths), std::move(times), rounded, together_of(together)};
+          },
+          "lengths"_a, "times"_a, "rounded"_a, "together"_a);
   nb::class_<Model>(m, "Model", "A model's objective, and how long batches of 0, 1, ... take; the last is forever.")
       .def(nb::init<Time, std::vector<Time>>(), "slo"_a, "latency"_a)
       .def(nb::init<Time, std::vector<Time>, std::optional<Dynamic>, std::optional<Lengths>>(), "slo"_a, "latency"_a,

@@ -1,6 +1,7 @@
 // What the short way knows of a model: the tensors that it takes and gives.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -28,9 +29,18 @@ struct Spec {
   const Datatype* type;
   Shape item;                                   // of one item, without the batch; -1 is any size
   std::optional<Limits> limits = std::nullopt;  // of an input
-  std::vector<std::pair<std::int64_t, std::int64_t>> ranges = {};  // of each dimension of `item`; none: any size fits -1
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges =
+      {};  // of each dimension of `item`; none: any size fits -1
 
   bool operator==(const Spec&) const = default;
+
+  // How long each row of a tensor of this shape (batch first) is: the product of its open dimensions, 0 without any.
+  std::int64_t length(const Shape& shape) const {
+    std::int64_t product = 0;
+    for (std::size_t axis = 0; axis < item.size() && axis + 1 < shape.size(); ++axis)
+      if (item[axis] < 0) product = std::max<std::int64_t>(1, product) * shape[axis + 1];
+    return product;
+  }
 
   // The protocol has no BF16 in JSON.
   bool speaks_json() const { return type->kind != Kind::kBF16; }

@@ -42,9 +42,9 @@ struct BoundSteps {
   }
 
   void arrive(std::int64_t number, int model, int rows, int application, std::pair<Time, Time> times,
-              std::tuple<std::size_t, std::size_t, std::size_t> blocks, nb::handle shapes, Time now) {
+              std::tuple<std::size_t, std::size_t, std::size_t> blocks, nb::handle shapes, int length, Time now) {
     Ticket* ticket = tickets.make();
-    fill(*ticket, number, model, rows, application, times, blocks, shapes);
+    fill(*ticket, number, model, rows, application, times, blocks, shapes, length);
     scheduler.arrive(ticket, now);
   }
 
@@ -150,9 +150,10 @@ inline void bind_steps(nb::module_& m) {
           "release", [](BoundSteps& self, int model) { return self.scheduler.quarantine.release(model); }, "model"_a,
           "Let a model's refused inputs in again, and return how many there were.")
       .def("arrive", &BoundSteps::arrive, "number"_a, "model"_a, "rows"_a, "application"_a, "times"_a, "blocks"_a,
-           "shapes"_a.none(), "now"_a,
+           "shapes"_a.none(), "length"_a, "now"_a,
            nb::sig("def arrive(self, number: int, model: int, rows: int, application: int, times: tuple[int, int], "
-                   "blocks: tuple[int, int, int], shapes: collections.abc.Sequence[Written] | None, now: int) -> None"),
+                   "blocks: tuple[int, int, int], shapes: collections.abc.Sequence[Written] | None, length: int, "
+                   "now: int) -> None"),
            "Hand in a call, as to `Scheduler.arrive`.")
       .def(
           "close", [](BoundSteps& self) { self.scheduler.close(); },

@@ -15,8 +15,8 @@ Ended = tuple[
     bool,  # it was tried again
     tuple[int, int, int, int, int, int, int],  # batch, GPU, size, dispatched, planned end, started, finished
 ]
-BatchSums = tuple[list[int], int, int, dict[int, tuple[int, int]]]  # as `BatchesDone`
-KeptGpu = tuple[int, int, int]  # finished, size, for how long it kept its GPU
+BatchSums = tuple[list[int], int, int, dict[int, tuple[int, int]], int, int]  # as `BatchesDone`
+KeptGpu = tuple[int, int, int, int]  # finished, size, for how long it kept its GPU, bucket
 Batches = tuple[
     list[tuple[int, BatchSums, list[KeptGpu]]],  # by model
     list[tuple[int, int, int]],  # GPU, when a second began, how long it was busy in it
@@ -76,10 +76,11 @@ class Scheduler:
         times: tuple[int, int],
         blocks: tuple[int, int, int],
         shapes: Sequence[Written] | None,
+        length: int = 0,
     ) -> bool:
         """Hand in a call that Python has read, and return whether there was place for it. It has *times* when
-        it was received and is due, and *blocks*: where inputs lie, where answers go, and the bytes for
-        them."""
+        it was received and is due, and *blocks*: where inputs lie, where answers go, and the bytes for them;
+        *length* is that of each row."""
 
     def ended(self) -> list[Ended]:
         """Take the calls of Python that have ended."""

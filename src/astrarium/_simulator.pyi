@@ -1,6 +1,5 @@
 """The simulator in native code: arrays in, a finished run out; setups, and twins that decide live."""
 
-import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
@@ -17,27 +16,16 @@ class Dynamic:
 
     def __init__(self, c0: int, c1: float, history: Sequence[Sequence[int]]) -> None: ...
 
-class Together(enum.Enum):
-    """Which requests can share a run of a batch."""
-
-    padded = 0
-
-    bucket = 1
-
-    length = 2
-
 class Lengths:
     """How long batches take by the bucket that lengths are rounded up to, and who can share a run."""
 
-    def __init__(
-        self, longest: Sequence[int], latency: Sequence[Sequence[int]], together: Together
-    ) -> None: ...
+    def __init__(self, longest: Sequence[int], latency: Sequence[Sequence[int]], together: str) -> None: ...
 
 class ByLength:
     """How long batches really take, by length and size, on one kind of GPU."""
 
     def __init__(
-        self, lengths: Sequence[int], times: Sequence[Sequence[int]], rounded: bool, together: Together
+        self, lengths: Sequence[int], times: Sequence[Sequence[int]], rounded: bool, together: str
     ) -> None: ...
 
 class Model:

@@ -136,6 +136,7 @@ class Steps:
         times: tuple[int, int],
         blocks: tuple[int, int, int],
         shapes: Sequence[Written] | None,
+        length: int,
         now: int,
     ) -> None:
         """Hand in a call, as to `Scheduler.arrive`."""

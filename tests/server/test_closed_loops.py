@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +25,12 @@ models:
 """
 
 
-def request(model: str, size: int) -> bytes:
+def request(model: str, size: int, parameters: str = "") -> bytes:
     binary = f'"parameters":{{"binary_data_size":{size}}}'
-    tensor = f'{{"inputs":[{{"name":"X","datatype":"UINT8","shape":[1,{size}],{binary}}}]}}'
+    tensor = f'{{{parameters}"inputs":[{{"name":"X","datatype":"UINT8","shape":[1,{size}],{binary}}}]}}'
     lengths = f"Inference-Header-Content-Length: {len(tensor)}\r\nContent-Length: {len(tensor) + size}\r\n"
-    return f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: a\r\n{lengths}\r\n{tensor}".encode() + bytes(
-        size
-    )
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: a\r\n{lengths}\r\n{tensor}"
+    return head.encode() + bytes(size)
 
 
 async def over_http(address: str, model: str, size: int, rounds: int) -> None:
@@ -54,6 +56,21 @@ async def all_loops(server: Server, model: str, size: int, rounds: int) -> None:
     async with GrpcClient(server.grpc) as client:
         loops = [over_http(server.http, model, size, rounds) for _ in range(CLIENTS)]
         await asyncio.gather(*loops, *(over_channel(client, model, size, rounds) for _ in range(CLIENTS)))
+
+
+def test_a_call_counts_as_received_when_it_came(tmp_path: Path) -> None:
+    """A server that stands still reads it too late, and says so."""
+    (tmp_path / "scenario.yaml").write_text(SCENARIO)
+    with serving(tmp_path / "scenario.yaml") as server:
+        host, port = server.http.rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(request("small", 16))
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            server.process.send_signal(signal.SIGSTOP)
+            client.sendall(request("small", 16, '"parameters":{"timeout":500000},'))
+            time.sleep(1.0)
+            server.process.send_signal(signal.SIGCONT)
+            assert client.recv(1 << 16).startswith((b"HTTP/1.1 429", b"HTTP/1.1 504"))
 
 
 def test_clients_in_closed_loops_are_not_refused(tmp_path: Path) -> None:

@@ -27,6 +27,16 @@ models:
       - {name: attention_mask, datatype: INT64, shape: [-1]}
     outputs: [{name: LENGTH, datatype: INT64, shape: [1]}, {name: SUM, datatype: INT64, shape: [1]}]
     preprocess: {tokenizer: tokenizer.json, longest: 8}
+  masked:
+    profile: {alpha: 1ms, beta: 1ms}
+    slo: 20s
+    backend: {python: model.py:described}
+    inputs:
+      - {name: input_ids, datatype: INT64, shape: ["3..8"]}
+      - {name: attention_mask, datatype: INT64, shape: ["3..8"]}
+    outputs: [{name: LENGTH, datatype: INT64, shape: [1]}, {name: SUM, datatype: INT64, shape: [1]}]
+    preprocess: {tokenizer: tokenizer.json}
+    mask: attention_mask
 policy: {name: eager}
 """
 MODEL = """
@@ -50,12 +60,14 @@ def server(folder: Path) -> Iterator[Server]:
         yield running
 
 
-def ask(server: Server, module: Any, *texts: bytes | str) -> tuple[list[int], list[int]]:
+def ask(
+    server: Server, module: Any, *texts: bytes | str, model: str = "words"
+) -> tuple[list[int], list[int]]:
     address = server.http if module is over_http else server.grpc
     tensor = module.InferInput("TEXT", [len(texts), 1], "BYTES")
     tensor.set_data_from_numpy(np.array([[text] for text in texts], object))
     with module.InferenceServerClient(address) as client:
-        answer = client.infer("words", [tensor])
+        answer = client.infer(model, [tensor])
     return answer.as_numpy("LENGTH").ravel().tolist(), answer.as_numpy("SUM").ravel().tolist()
 
 
@@ -64,6 +76,12 @@ def test_texts_of_one_call_are_each_as_long_as_they_are(server: Server, module: 
     assert ask(server, module, "the server") == ([4], [2 + 4 + 5 + 3])
     assert ask(server, module, "the", "the server takes", "") == ([3, 5, 2], [9, 20, 5])
     assert ask(server, module, "the " * 50) == ([8], [2 + 6 * 4 + 3])
+
+
+def test_a_range_says_where_texts_are_cut_and_the_server_fills_the_mask(server: Server) -> None:
+    assert ask(server, over_http, "the", "the " * 50, model="masked") == ([3, 8], [9, 2 + 6 * 4 + 3])
+    with pytest.raises(InferenceServerException, match="its text has 2 tokens; the model takes 3 or more"):
+        ask(server, over_http, "", model="masked")
 
 
 def test_a_text_that_is_none_is_the_clients_fault_also_among_others(server: Server) -> None:

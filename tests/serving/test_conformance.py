@@ -21,9 +21,11 @@ from astrarium.testing.serving import ServingPolicyConformance
 from astrarium.testing.serving.cases import Case, crowd
 from tests.support.conformance import Choice, suites
 
-# Clipper keeps queues per replica and answers whatever it has accepted, in time or not.
+# Clipper keeps queues per replica and answers whatever it has accepted, in time or not; turbo knows no
+# deadlines once its queue is cut.
 PROMISES: dict[str, dict[str, Any]] = {
     "clipper": {"drops_hopeless": False},
+    "turbo": {"drops_hopeless": False, "scales": True},
 }
 # Parameters other than the defaults that deserve the whole suite, with what they promise on top.
 VARIANTS: list[Choice] = [
@@ -33,6 +35,7 @@ VARIANTS: list[Choice] = [
     ("clockwork", {"sizes": "powers_of_two"}, {}),
     ("orloj", {"batch_sizes": (1, 3, 8), "b": 0.1, "members": "own", "order": "latest"}, {}),
     ("clockwork", {"window": "1ms"}, {}),
+    ("turbo", {"trigger": "lazy"}, {}),
     ("astrarium", {"lookahead": False}, {}),
     ("astrarium", {"patience": 0.5}, {}),
 ]

@@ -12,6 +12,7 @@ from astrarium.core.quantities import Duration
 from astrarium.serving.goodput import Probe, bisect, capacity, scan, search, shares
 from astrarium.serving.policies._queue import ModelQueue
 from astrarium.serving.policies.window import Deferred
+from astrarium.serving.report.goodput import goodput_table
 from astrarium.serving.scenario import Scenario, build, parse
 from astrarium.serving.twin import native
 
@@ -220,3 +221,29 @@ def test_a_search_that_cannot_be_is_refused() -> None:
         search(scenario(RESNET50), seeds=0)
     with pytest.raises(InputError, match="tolerance"):
         search(scenario(RESNET50), tolerance=2.0)
+
+
+def carrying(carries: str) -> Scenario:
+    return parse(
+        {
+            "cluster": {"gpus": 1},
+            "models": {"m": RESNET50},
+            "policy": {"name": "deferred"},
+            "workload": {"arrivals": "poisson", "rate": "100/s", "duration": "5s"},
+            "server": {"carries": carries},
+        }
+    )
+
+
+@pytest.mark.parametrize(("carries", "limit"), [("100/s", "path"), ("1000000/s", "GPUs")])
+def test_a_promise_is_the_lesser_of_path_and_gpus(carries: str, limit: str) -> None:
+    scenario = carrying(carries)
+    found = search(scenario, seeds=1, tolerance=0.1)
+    assert found.limit == limit
+    assert found.promised == min(scenario.server.carries or 0, found.goodput)
+    assert list(goodput_table("ours", found).columns[-1].cells) == [limit]
+
+
+def test_a_path_that_carries_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="carries"):
+        carrying("0/s")

@@ -9,7 +9,7 @@ from astrarium.core.errors import InvalidAction
 from astrarium.core.quantities import FOREVER
 from astrarium.serving.contract import Dispatch, Lengths, RequestArrived, Together
 from astrarium.serving.state import Batch, ServingState
-from astrarium.serving.world import LengthTruth, TableTruth, runs_of
+from astrarium.serving.world import LengthTruth, TableTruth
 from tests.serving.scenario.texts import model_with_lengths, profile, requests_of, setup_with_lengths
 from tests.support.rival_runs import ms
 
@@ -91,7 +91,7 @@ def test_a_batch_takes_what_its_runs_take(
 ) -> None:
     known = profile(TRUTH, rounded, together)
     requests = list(requests_of(setup_with_lengths(), BATCH))
-    assert runs_of(requests, known) == runs
+    assert known.runs([request.length for request in requests]) == runs
     truth = LengthTruth({0: [known]}, TableTruth.of(setup_with_lengths()))
     assert truth.execution(Batch(0, 0, 0, requests, 0)) == pytest.approx(ms(takes), abs=2)
 

@@ -83,14 +83,14 @@ def test_waiting_requests_keep_their_slots_while_thousands_pass() -> None:
     """Slots are used again, but never one that is taken."""
     setup = Stage(gpus=1).plan.setup
     native = LiveTwin(Eager(setup, Eager.Parameters()), setup)._native
-    native.decide(0, [(-2, 0, 0, 100 * MILLISECOND, 0)], [])  # it runs, and does not end
+    native.decide(0, [(-2, 0, 0, 100 * MILLISECOND, 0, 0, 0)], [])  # it runs, and does not end
     patient = 10_000 * MILLISECOND
     now = 1
     dropped = set()
-    native.decide(now, [(-1, 0, now, patient, 0)], [])
+    native.decide(now, [(-1, 0, now, patient, 0, 0, 0)], [])
     for number in range(20_000):
         now += 1000
-        decisions = native.decide(now, [(number, 0, now, now + 1, 0)], [])
+        decisions = native.decide(now, [(number, 0, now, now + 1, 0, 0, 0)], [])
         dropped |= {ids for kind, ids, _, _ in decisions if kind == 1}
     assert dropped == set(range(20_000))
     decisions = native.decide(now + 1, [], [(0, 0, 0, 0, 0)])  # its GPU is free

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from astrarium.core.arrivals import Arrivals, Ints
 from astrarium.core.choice import parameters_of
 from astrarium.core.engine import Engine
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
@@ -68,18 +69,23 @@ def simulated(
     truth = TableTruth([0] * 3, [[[round(t * slower) for t in m.latency[:-1]] for m in setting.models]])
     decider = factory(setting, msgspec.convert(parameters or {}, parameters_of(factory)))
     simulate(Engine(state, decider, validate=True), events, ServingWorld(setting, truth))
-    application = np.zeros(len(times), np.int32)
     return ServingRecord(
         policy=policy,
         setup=setting,
         seed=7,
-        requests=requests_of(state.ledger, times, deadline, model, application),
+        requests=requests_of(state.ledger, arrivals_at(times, model), deadline),
         batches=batches_of(state.ledger),
         reasons=tuple(state.ledger.reasons),
         warmup=duration // 4,
         duration=duration,
         wall_s=0.5,
     )
+
+
+def arrivals_at(time: Ints, model: Ints) -> Arrivals:
+    """Return arrivals of requests that are all alike."""
+    none = np.zeros(len(time), np.int32)
+    return Arrivals(time, model, none, np.zeros(len(time), np.int64), np.zeros(len(time), np.bool_), none)
 
 
 def by_hand() -> ServingRecord:
@@ -112,13 +118,12 @@ def by_hand() -> ServingRecord:
     ):
         ledger.end_request(request, outcome, reason, done * ms, batch)
     arrival = np.array([5, 20, 38, 70, 80, 90], np.int64) * ms
-    none = np.zeros(6, np.int32)
     model = ModelSpec(0, "model0", 40 * ms, latency_table([20 * ms, 20 * ms]))
     return ServingRecord(
         policy="by hand",
         setup=Setup((model,), (GpuSpec(0), GpuSpec(1)), preemption_cost=5 * ms),
         seed=0,
-        requests=requests_of(ledger, arrival, arrival + 40 * ms, none, none),
+        requests=requests_of(ledger, arrivals_at(arrival, np.zeros(6, np.int32)), arrival + 40 * ms),
         batches=batches_of(ledger),
         reasons=tuple(ledger.reasons),
         warmup=20 * ms,

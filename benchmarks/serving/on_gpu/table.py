@@ -29,8 +29,10 @@ def cells(result: dict[str, Any]) -> list[str]:
     runs = result["runs"]
     simulated = result["simulated"]
     profile = result.get("profile")
+    alone = result.get("alone", {})
+    texts = ", ".join(f"{length}: {run['p50']:.2f}" for length, run in alone.items())
     return [
-        f"{profile[1]}, {profile[64]}" if profile else "",
+        f"{profile[1]}, {profile[64]}" if profile else texts,
         f"{result['promised']:.0f}" if "promised" in result else "",
         " ".join(f"{rate:.0f}" for rate in result["goodput"]),
         f"{runs[1.0]['gpu_busy']:.2f}",

@@ -82,7 +82,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
       : EventThread(shared->exchange, number, listener),
         shared_owner_(std::move(shared)),
         shared_(*shared_owner_),
-        calls_(exchange_, number),
+        calls_(exchange_, number, came_),
         plain_calls_(shared_.limits.head_bytes, shared_.limits.body_bytes) {}
 
   ~GrpcThread() override {
@@ -207,7 +207,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   void receive(GrpcConnection& connection) {
     const std::size_t kept = unread(connection).size();  // less than a frame
-    const ssize_t size = ::recv(connection.fd, buffer_.get() + kept, kRead, MSG_DONTWAIT);
+    const ssize_t size = receive_bytes(connection.fd, buffer_.get() + kept, kRead);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (size <= 0) return lose(connection);
     if (connection.left) return;
@@ -376,7 +376,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   void begin(GrpcStream& stream) {
     if (stream.connection == nullptr) {
       stream.connection = reads_;
-      stream.received = stream.since = arrived_;
+      stream.received = stream.since = came_;
     }
   }
 

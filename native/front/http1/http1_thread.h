@@ -51,7 +51,7 @@ class Http1Thread : public EventThread {
       : EventThread(shared->exchange, number, listener),
         shared_owner_(std::move(shared)),
         shared_(*shared_owner_),
-        calls_(exchange_, number),
+        calls_(exchange_, number, came_),
         plain_calls_(shared_.limits.head_bytes, shared_.limits.body_bytes),
         reader_(plain_calls_, shared_.keys, shared_.limits.head_bytes) {}
 
@@ -219,7 +219,7 @@ class Http1Thread : public EventThread {
     if (connection.left) return throw_away(connection);
     if (connection.incoming) return receive_body(connection);
     const bool looks = connection.large && connection.in.empty() && connection.ticket == nullptr && !connection.is_long;
-    const ssize_t size = ::recv(connection.fd, buffer_.get(), looks ? kLook : kRead, MSG_DONTWAIT);
+    const ssize_t size = receive_bytes(connection.fd, buffer_.get(), looks ? kLook : kRead);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (size < 0) return lose(connection, errno);
     if (size == 0) return end(connection);
@@ -229,7 +229,7 @@ class Http1Thread : public EventThread {
       return arm(connection);
     }
     if (connection.ticket == nullptr && connection.in.empty()) {
-      connection.since = arrived_;
+      connection.since = came_;
       return read_fresh(connection, data);
     }
     keep(connection, data);
@@ -499,7 +499,7 @@ class Http1Thread : public EventThread {
     connection.passed += data.size();
     Peer peer = std::exchange(connection.is_known, true) ? Peer() : peer_of(connection.fd);
     if (exchange_.regions.allowed()) peer.user = owner_of(connection, {}).user;
-    if (!pass({Passed::kData, connection.number, std::string(data), std::string(why), arrived_, 0, std::move(peer)}))
+    if (!pass({Passed::kData, connection.number, std::string(data), std::string(why), came_, 0, std::move(peer)}))
       connection.stalled = true;
   }
 

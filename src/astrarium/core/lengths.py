@@ -125,3 +125,18 @@ LENGTH_DISTRIBUTIONS: dict[str, type[LengthDistribution]] = {
     kind.form: kind
     for kind in (ConstantLength, UniformLength, LogNormalLength, WeightedLength, SampledLength)
 }
+
+
+def lengths_between(low: int, high: int) -> list[int]:
+    """Return the lengths to round up to within a range: 1, 1.5, 2, 3, 4, 6, ... times a power of two.
+
+    They end with the longest, and begin where rounding up costs next to nothing: with a 32nd of it.
+    """
+    first = max(low, high // _SHORT, 1)
+    powers = [1 << power for power in range((2 * high).bit_length())]
+    steps = sorted({*powers, *(power * 3 // 2 for power in powers)})
+    between = [step for step in steps if first <= step < high]
+    return [*between, high]
+
+
+_SHORT = 32

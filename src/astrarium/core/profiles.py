@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import count, pairwise, repeat
+from itertools import count, groupby, pairwise, repeat
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -146,10 +146,18 @@ class ByLength(Profile, frozen=True):
         return tuple(before + (after - before) * (length - low) // (high - low) for before, after in rows)
 
     def rounded_up(self, length: int) -> int:
-        """Return the length that a run has whose longest request has this one."""
+        """Return the length that a run has whose longest request has this one; at most the longest known."""
         if not self.rounded:
             return length
-        return next(one for one in self.lengths if one >= length)
+        return next((one for one in self.lengths if one >= length), self.longest)
+
+    def runs(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the size and the length of every run that a batch of requests of these lengths takes."""
+        if self.together == "padded":
+            return [(len(lengths), self.rounded_up(max(lengths)))]
+        exact = self.together == "length"
+        alike = groupby(sorted(lengths), key=lambda length: length if exact else self.rounded_up(length))
+        return [(len(list(members)), self.rounded_up(length)) for length, members in alike]
 
     def _row(self, length: int) -> tuple[Time, ...]:
         return _rows(tuple(self.lengths[length].items()))

@@ -144,6 +144,23 @@ class Metrics(Collector):
         for accounts in self._accounts.models:
             _add(sizes, accounts.name, accounts.batch_size)
         yield sizes
+        yield from self._lengths()
+
+    def _lengths(self) -> Iterator[Metric]:
+        """Yield how much of the work of models with lengths was padding."""
+        came = CounterMetricFamily(
+            "astrarium_request_length",
+            "Lengths of the requests in batches that ran.",
+            labels=["model"],
+        )
+        computed = CounterMetricFamily(
+            "astrarium_computed_length", "The same with what they were padded to.", labels=["model"]
+        )
+        for accounts in self._accounts.models:
+            if accounts.computed:
+                came.add_metric([accounts.name], accounts.length)
+                computed.add_metric([accounts.name], accounts.computed)
+        yield from (came, computed)
 
     def _gpus(self) -> Iterator[Metric]:
         busy = CounterMetricFamily("astrarium_gpu_busy_seconds", "Time spent on batches.", labels=["gpu"])

@@ -50,6 +50,17 @@ class Goodput(msgspec.Struct, frozen=True):
     per_seed: list[float]
     probes: list[Probe]
     capacity: float  # every GPU always busy with the largest batches that the SLOs allow, by the estimates
+    carried: float | None = None  # by the path of a server, `server.carries`: the GPUs know nothing of it
+
+    @property
+    def limit(self) -> str:
+        """Return what limits a server: its GPUs, or the path of its calls."""
+        return "path" if self.carried is not None and self.carried < self.goodput else "GPUs"
+
+    @property
+    def promised(self) -> float:
+        """Return what a server can promise: the lesser of what its GPUs and its path can do."""
+        return self.goodput if self.carried is None else min(self.carried, self.goodput)
 
 
 def search(
@@ -78,6 +89,7 @@ def search(
         per_seed=per_seed,
         probes=[probe for _, probes in searches for probe in probes],
         capacity=limit,
+        carried=scenario.server.carries,
     )
 
 
@@ -109,13 +121,34 @@ def capacity(scenario: Scenario, setup: Setup) -> float:
     """
     kind_of_gpu, tables = build.truth_tables(scenario, setup)
     parts = shares(scenario)
-    return sum(1 / _gpu_seconds(parts, tables[kind]) for kind in kind_of_gpu)
+    best = [[_least(table) for table in of_kind] for of_kind in tables]
+    if scenario.has_lengths:
+        _by_length(scenario, setup, best)
+    gpu_seconds = [sum(part * cost for part, cost in zip(parts, costs, strict=True)) / 1e9 for costs in best]
+    return sum(1 / gpu_seconds[kind] for kind in kind_of_gpu)
 
 
-def _gpu_seconds(parts: list[float], tables: Sequence[Sequence[Time]]) -> float:
-    """Return the GPU time of a request of the mix at the best batch sizes."""
-    best = (min(table[size] / size for size in range(1, len(table) - 1)) for table in tables)
-    return sum(part * cost for part, cost in zip(parts, best, strict=True)) / 1e9
+def _least(table: Sequence[Time]) -> float:
+    """Return the GPU time of a request at the best batch size, by a table that ends in FOREVER."""
+    return min(table[size] / size for size in range(1, len(table) - 1))
+
+
+def _by_length(scenario: Scenario, setup: Setup, best: list[list[float]]) -> None:
+    """Put in what requests of the workload's lengths take, among their like: the mean over the buckets."""
+    arrivals = build.arrivals(scenario)
+    buckets = build.buckets(arrivals, setup)
+    for spec, model in zip(setup.models, scenario.models.values(), strict=True):
+        if spec.lengths is None:
+            continue
+        counts = np.bincount(buckets[arrivals.model == spec.index], minlength=len(spec.lengths.longest))
+        by_kind = build.profiles_by_length(model.profile, scenario.cluster.kinds)
+        for costs, profile in zip(best, by_kind, strict=True):
+            rows = [
+                profile.times(length)[: spec.lengths.max_batch(bucket)]
+                for bucket, length in enumerate(spec.lengths.longest)
+            ]
+            least = [_least((0, *row, 0)) for row in rows]
+            costs[spec.index] = float(np.average(least, weights=counts)) if counts.any() else least[-1]
 
 
 def shares(scenario: Scenario) -> list[float]:

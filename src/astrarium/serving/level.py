@@ -66,7 +66,7 @@ def prepared(
 
     def record(end: Time) -> ServingRecord:
         ledger = state.ledger
-        requests = requests_of(ledger, arrivals.time, deadlines, arrivals.model, arrivals.application)
+        requests = requests_of(ledger, arrivals, deadlines)
         return made_record(scenario, setup, requests, batches_of(ledger), ledger.reasons, "python")
 
     return Simulation(

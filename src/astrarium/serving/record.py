@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from astrarium.core.arrivals import Arrivals
+from astrarium.core.profiles import Profile, profile_by_length
 from astrarium.core.quantities import Time
 from astrarium.serving.contract import Setup
 from astrarium.serving.ledger import Ledger
@@ -35,6 +37,7 @@ class Requests:
     reason: Ints
     done: Ints
     batch: Ints
+    length: Ints  # of models that have lengths; 0 otherwise
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class ServingRecord:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     engine: str = "python"
+    rounded: frozenset[str] = frozenset()  # models whose runs are as long as the longest of a bucket
 
 
 BATCHES: dict[str, type[np.signedinteger[Any]]] = {
@@ -95,7 +99,13 @@ def recorded(
         warmup=scenario.workload.warmup,
         duration=scenario.duration,
         engine=engine,
+        rounded=frozenset(name for name, model in scenario.models.items() if _is_rounded(model.profile)),
     )
+
+
+def _is_rounded(profile: Profile) -> bool:
+    by_length = profile_by_length(profile)
+    return by_length is not None and by_length.rounded
 
 
 def batches_of(ledger: Ledger) -> Batches:
@@ -103,12 +113,13 @@ def batches_of(ledger: Ledger) -> Batches:
     return Batches(**columns)
 
 
-def requests_of(ledger: Ledger, arrival: Ints, deadline: Ints, model: Ints, application: Ints) -> Requests:
+def requests_of(ledger: Ledger, arrivals: Arrivals, deadline: Ints) -> Requests:
     return Requests(
-        arrival=arrival,
+        arrival=arrivals.time,
         deadline=deadline,
-        model=model,
-        application=application,
+        model=arrivals.model,
+        application=arrivals.application,
+        length=arrivals.length,
         outcome=_column(ledger.outcome, np.int8),
         reason=_column(ledger.reason, np.int32),
         done=_column(ledger.done, np.int64),

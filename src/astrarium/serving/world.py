@@ -6,9 +6,8 @@ request really takes. Policies see estimates only, and what a profiler measures 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Protocol
 
 from astrarium.core.profiles import ByLength, Dynamic
@@ -52,7 +51,8 @@ class LengthTruth:
     def execution(self, batch: Batch) -> Time:
         if batch.model not in self._profiles:
             return self._others.execution(batch)
-        runs = runs_of(batch.requests, self._profiles[batch.model][batch.gpu])
+        profile = self._profiles[batch.model][batch.gpu]
+        runs = profile.runs([request.length for request in batch.requests])
         return sum(self._times(batch, length)[size - 1] for size, length in runs)
 
     def _times(self, batch: Batch, length: int) -> tuple[Time, ...]:
@@ -60,20 +60,6 @@ class LengthTruth:
         if key not in self._tables:
             self._tables[key] = self._profiles[batch.model][batch.gpu].times(length)
         return self._tables[key]
-
-
-def runs_of(requests: Sequence[Request], profile: ByLength) -> list[tuple[int, int]]:
-    """Return the size and the length of every run that a batch consists of."""
-    alike = _ALIKE[profile.together]
-    runs = [list(members) for _, members in groupby(sorted(requests, key=alike), alike)]
-    return [(len(members), profile.rounded_up(max(one.length for one in members))) for members in runs]
-
-
-_ALIKE: dict[contract.Together, Callable[[Request], int]] = {
-    "padded": lambda request: 0,
-    "bucket": lambda request: request.bucket,
-    "length": lambda request: request.length,
-}
 
 
 class DynamicTruth:

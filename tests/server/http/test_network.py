@@ -91,6 +91,28 @@ def test_a_model_with_too_many_open_calls_refuses_more() -> None:
     asyncio.run(run())
 
 
+def test_a_call_that_would_wait_too_long_for_the_scheduler_is_refused() -> None:
+    """Nobody takes the first call, so the second would wait for longer than it allows."""
+
+    async def run() -> None:
+        async with running(by_hand=True) as server:
+            first, second = await server.connect(), await server.connect()
+            first.writer.write(request())
+            await until(lambda: server.front.exchange.admission.open() == 1)
+            await asyncio.sleep(0.05)
+            status, _, answer = await second.ask(asking([1, 2], timeout=20_000))
+            assert status == 429
+            assert answer["error"].startswith(
+                "overloaded: the server has more calls to read than it can; of 20 ms, "
+            )
+            assert server.tally()[4]["overloaded"] == 1
+            ((number, *_),) = await server.front.popped(1)
+            server.loopback.end(number)
+            assert (await first.answer())[0] == 200
+
+    asyncio.run(run())
+
+
 def test_a_call_that_cannot_be_in_time_is_refused() -> None:
     async def run() -> None:
         async with running() as server:

@@ -30,7 +30,8 @@ from tests.serving.scenario.texts import model_with_lengths, requests_of, setup_
 
 OURS = "astrarium"
 BUSY = {"workload": {"rate": "6000/s", "duration": "300ms"}}
-RIVALS = [name for name in serving_policies.names() if name != OURS]
+KNOW_LENGTHS = (OURS, "turbo")
+RIVALS = [name for name in serving_policies.names() if name not in KNOW_LENGTHS]
 SETUP = cluster([roomy(0), model_with_lengths(), roomy(1)], gpus=2)
 NAMES = ["model0", "m0[16]", "m0[64]", "m0[256]", "model1"]
 
@@ -140,9 +141,10 @@ def test_without_lengths_the_switch_changes_nothing() -> None:
     assert not isinstance(build.made_policy(plain, setup), AlikePolicy)
 
 
-def test_ours_has_no_such_switch() -> None:
+@pytest.mark.parametrize("name", KNOW_LENGTHS)
+def test_those_who_know_lengths_have_no_such_switch(name: str) -> None:
     with pytest.raises(InputError, match=r"policy.batches"):
-        LEVEL.policy(texts().with_policy(OURS, batches="alike"))
+        LEVEL.policy(texts().with_policy(name, batches="alike"))
 
 
 @pytest.mark.parametrize(

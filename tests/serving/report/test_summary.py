@@ -172,7 +172,7 @@ def test_a_run_without_requests_is_null_and_no_crash() -> None:
     none = np.empty(0, np.int64)
     small = np.empty(0, np.int32)
     tiny = np.empty(0, np.int8)
-    requests = Requests(none, none, small, small, tiny, tiny, none, none)
+    requests = Requests(none, none, small, small, tiny, tiny, none, none, small)
     batches = Batches(small, small, small, none, none, none, tiny)
     summary = summarize(ServingRecord("none", setup(), 0, requests, batches, ("",), 0, SECOND))
     assert summary.attainment is None

@@ -73,7 +73,7 @@ class ServingPlan:
 
 
 WHY_UVICORN = {"server_path": "server.path says so", "tls": "TLS is ended there"}
-_MOST_THREADS = 4  # that read calls, where nobody says: one reads more small calls than a GPU answers
+_MOST_THREADS = 8
 
 
 def _why_uvicorn(server: ServerOptions) -> str:
@@ -135,7 +135,7 @@ def plan(scenario: Scenario) -> ServingPlan:
         tells_users_apart=scenario.server.shared_memory_clients == "local",
         start_limit=scenario.server.start_limit,
         measured_delays=scenario.network == type(scenario.network)(),
-        threads=scenario.server.threads or max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 4)),
+        threads=scenario.server.threads or max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2)),
         uvicorn=uvicorn,
         python_policy=python_policy,
     )

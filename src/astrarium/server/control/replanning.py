@@ -15,7 +15,7 @@ from astrarium.server.control.health.calibration import Calibration
 from astrarium.server.control.health.drift_watch import DriftWatch
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Repository
-from astrarium.serving.contract import Network
+from astrarium.serving.contract import Lengths, ModelSpec, Network, Setup, Together
 
 _DELAYS_CUT = (
     "delays of %(measured_ms).2f ms were measured, and the objective of model %(model)s leaves "
@@ -51,7 +51,7 @@ class Replanner:
     async def begin(self) -> None:
         """Begin the first policy; delays are measured where the scenario does not say them."""
         measured = await self._delays()
-        self._coordinator.begin(replace(self._plan.setup, network=measured))
+        self._coordinator.begin(self._as_tried(replace(self._plan.setup, network=measured)))
         if self._coordinator.setup.network != measured:
             shown = {
                 "measured_ms": around(measured) / MILLISECOND,
@@ -70,11 +70,24 @@ class Replanner:
         self._drift.saw(model, [batch for batch in batches if entry.whole(batch.finished)])
 
     def follow_drift(self) -> None:
-        revised = self._drift.revised(self._coordinator.setup, self._clock())
+        present = self._coordinator.setup
+        revised = self._drift.revised(present, self._clock())
         if revised is not None:
             delays = revised.network.control / MILLISECOND, revised.network.response / MILLISECOND
             log.info("batches or delays have drifted; now control %.2f ms, response %.2f ms", *delays)
-            self._coordinator.begin(revised)
+        if (tried := self._as_tried(revised or present)) != present:
+            self._coordinator.begin(tried)
+
+    def _as_tried(self, setup: Setup) -> Setup:
+        """Return a setup in which models whose answers change by padding run equal lengths only.
+
+        Another version of a model may take padding well: then it runs as its profile says again.
+        """
+        planned = [spec.lengths for spec in self._plan.setup.models]
+        triples = zip(setup.models, planned, self._repository.entries, strict=True)
+        return replace(
+            setup, models=tuple(_as_tried(spec, own, entry.padding[0]) for spec, own, entry in triples)
+        )
 
     async def _delays(self) -> Network:
         if not self._plan.measured_delays:
@@ -92,3 +105,10 @@ class Replanner:
         first, further = self._repository.lead
         heard_late = delays.response if first else 0
         return replace(delays, control=delays.control + first + heard_late, data=further)
+
+
+def _as_tried(spec: ModelSpec, planned: Lengths | None, padding: str) -> ModelSpec:
+    if spec.lengths is None or planned is None:
+        return spec
+    together: Together = "length" if padding == "changes" else planned.together
+    return replace(spec, lengths=replace(spec.lengths, together=together))

@@ -122,5 +122,13 @@ def _requests(
         reason[mine] = codes[known.reason]
         batch[mine] = np.where(known.batch >= 0, numbers[known.batch], -1) if len(numbers) else -1
     return Requests(
-        arrivals.time, deadlines, arrivals.model, arrivals.application, outcome, reason, done, batch
+        arrivals.time,
+        deadlines,
+        arrivals.model,
+        arrivals.application,
+        outcome,
+        reason,
+        done,
+        batch,
+        arrivals.length,
     )

@@ -186,4 +186,4 @@ def _outcomes(
     outcome = np.where(dropped, Outcome.DROPPED, np.where(done <= deadlines, Outcome.IN_TIME, Outcome.LATE))
     reason = np.where(dropped, 1, 0).astype(np.int8)
     columns = (arrivals.time, deadlines, arrivals.model, arrivals.application)
-    return Outcomes(*columns, outcome.astype(np.int8), reason, done, number)
+    return Outcomes(*columns, outcome.astype(np.int8), reason, done, number, arrivals.length)

@@ -36,6 +36,7 @@ from astrarium.placement.problem import (
     parse_shape,
 )
 from astrarium.serving.contract import ModelSpec
+from astrarium.serving.planning.mean_times import mean_times
 from astrarium.serving.scenario import build
 from astrarium.serving.scenario.cluster import Cluster
 from astrarium.serving.scenario.plain import plain_value
@@ -104,7 +105,7 @@ def to_json(plan: Plan, problem: Problem) -> str:
 def _placed(scenario: Scenario, spec: ModelSpec, rate: float) -> PlacedModel:
     """Return a model to place, with batches that keep the SLO on the slowest kind of GPU."""
     model = scenario.models[spec.name]
-    alone = Form(ALONE, (spec.latency[: spec.max_batch + 1],), (model.memory,))
+    alone = Form(ALONE, (mean_times(scenario, spec),), (model.memory,))
     return PlacedModel(spec.index, spec.name, spec.slo, rate, {ALONE: alone, **_parallel(model)})
 
 

@@ -22,7 +22,8 @@ Runs = Sequence["Run[Scenario, ServingRecord]"]
 PLAN = "plan.yaml"
 FILES = {
     "requests.npz": "one row a request: arrival, deadline, model, application, outcome (1 in time, 2 late, "
-    "3 dropped, 4 failed), reason (an index into reasons), done, batch (-1: never ran); times in ns",
+    "3 dropped, 4 failed), reason (an index into reasons), done, batch (-1: never ran), length (0: its model "
+    "has none); times in ns",
     "batches.npz": "one row a batch: model, gpu, size, dispatched, started, finished, fate (1 finished, "
     "2 preempted, 3 failed); times in ns",
 }
@@ -87,6 +88,7 @@ def rows(record: ServingRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
         "reason": reasons[of.reason],
         "application": of.application,
         "batch": of.batch,
+        "length": of.length,
     }
     batches: dict[str, Any] = {
         "model": models[ran.model],
@@ -111,6 +113,8 @@ def explain(run: Run[Scenario, ServingRecord], item: str) -> list[str]:
     model = record.setup.models[of.model[request]].name
     due = _ms(of.deadline[request] - of.arrival[request])
     sentences = [f"request {request} to {model}, under {run.label}"]
+    if record.setup.models[of.model[request]].lengths is not None:
+        sentences.append(_of_length(record, request))
     sentences.append(f"It arrives at {_ms(of.arrival[request])}, and must be answered within {due}.")
     if (batch := int(of.batch[request])) >= 0:
         with_others = f"in batch {batch}, of {ran.size[batch]}, on GPU {ran.gpu[batch]}"
@@ -120,6 +124,16 @@ def explain(run: Run[Scenario, ServingRecord], item: str) -> list[str]:
     why = f": {record.reasons[of.reason[request]]}" if outcome is Outcome.DROPPED else ""
     took = _ms(of.done[request] - of.arrival[request])
     return [*sentences, f"After {took} it is {outcome.name.lower().replace('_', ' ')}{why}."]
+
+
+def _of_length(record: ServingRecord, request: int) -> str:
+    """Say how long a request is, and how long those are that run with it."""
+    of = record.requests
+    length = f"Its length is {of.length[request]}"
+    if of.batch[request] < 0:
+        return f"{length}."
+    longest = of.length[of.batch == of.batch[request]].max()
+    return f"{length}; the longest in its batch has {longest}."
 
 
 def _ms(time: int) -> str:

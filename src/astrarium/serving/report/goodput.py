@@ -14,7 +14,11 @@ from astrarium.serving.goodput import Goodput
 
 def goodput_table(label: str, goodput: Goodput) -> Table:
     """Return the highest rate at which every model keeps its objective, as a table."""
-    table = plain_table("policy", "goodput requests/s", "interval", "by seed", "runs", "upper bound")
+    promise = [] if goodput.carried is None else [f"{goodput.promised:,.1f}", goodput.limit]
+    promises = ["promised requests/s", "limited by"][: len(promise)]
+    table = plain_table(
+        "policy", "goodput requests/s", "interval", "by seed", "runs", "upper bound", *promises
+    )
     low, high = goodput.interval
     by_seed = zip(goodput.seeds, goodput.per_seed, strict=True)
     table.add_row(
@@ -24,6 +28,7 @@ def goodput_table(label: str, goodput: Goodput) -> Table:
         ", ".join(f"{seed}: {rate:,.0f}" for seed, rate in by_seed),
         str(len(goodput.probes)),
         f"{goodput.capacity:,.0f}",
+        *promise,
     )
     return table
 

@@ -7,6 +7,9 @@ a model its objective is what `attainment` says. Where there is nothing to measu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+
 import msgspec
 import numpy as np
 
@@ -15,6 +18,7 @@ from astrarium.core.quantities import Time, to_ms, to_seconds
 from astrarium.serving.autoscale import Advice, advise, occupancy
 from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import Ints, ServingRecord
+from astrarium.serving.report.padding import Work, work
 
 
 class Outcomes(msgspec.Struct, frozen=True):
@@ -39,6 +43,8 @@ class ModelSummary(msgspec.Struct, frozen=True):
     mean_batch: float | None  # over the batches that answered a measured request
     batches: int
     outcomes: Outcomes
+    mean_length: float | None = None  # of the requests, where they have lengths
+    padding: float | None = None  # the share of what was computed that nobody had asked for
 
 
 class Gpus(msgspec.Struct, frozen=True):
@@ -76,6 +82,7 @@ class Summary(msgspec.Struct, frozen=True):
     duration_s: float
     wall_s: float
     cpu_s: float
+    padding: float | None = None  # of the models that have lengths
 
 
 def summarize(record: ServingRecord) -> Summary:
@@ -85,7 +92,8 @@ def summarize(record: ServingRecord) -> Summary:
     if counts[Outcome.OPEN]:
         raise BrokenBooks(f"{counts[Outcome.OPEN]} requests of the run have no outcome")
     outcomes = _outcomes(counts)
-    models = _models(record, measured, span)
+    done = work(record, measured)
+    models = _models(record, measured, span, done)
     gpus = _gpus(record)
     attainment = _ratio(outcomes.in_time, outcomes.total)
     bad_rate = 0.0 if attainment is None else 1 - attainment
@@ -108,6 +116,7 @@ def summarize(record: ServingRecord) -> Summary:
         duration_s=to_seconds(record.duration),
         wall_s=record.wall_s,
         cpu_s=record.cpu_s,
+        padding=reduce(Work.plus, done, Work()).padding,
     )
 
 
@@ -162,17 +171,29 @@ def _gpus(record: ServingRecord) -> Gpus:
     )
 
 
-def _models(record: ServingRecord, measured: Ints, span: float) -> dict[str, ModelSummary]:
+def _models(
+    record: ServingRecord, measured: Ints, span: float, done: Sequence[Work]
+) -> dict[str, ModelSummary]:
     names = record.setup.models
     requests = record.requests
     model = requests.model[measured]
     counts = np.bincount(model * 5 + requests.outcome[measured], minlength=5 * len(names)).reshape(-1, 5)
     latencies = _latencies_by_model(record, measured)
     sizes, batches = _batch_sizes(record, measured)
-    return {
-        spec.name: _model(spec.slo, counts[i], latencies[i], int(sizes[i]), int(batches[i]), span)
+    lengths = np.bincount(model, requests.length[measured], len(names))
+    plain = [
+        _model(spec.slo, counts[i], latencies[i], int(sizes[i]), int(batches[i]), span)
         for i, spec in enumerate(names)
+    ]
+    return {
+        spec.name: _with_lengths(summary, float(lengths[i]), done[i]) if spec.lengths else summary
+        for i, (spec, summary) in enumerate(zip(names, plain, strict=True))
     }
+
+
+def _with_lengths(summary: ModelSummary, lengths: float, done: Work) -> ModelSummary:
+    mean = lengths / summary.requests if summary.requests else None
+    return msgspec.structs.replace(summary, mean_length=mean, padding=done.padding)
 
 
 def _model(slo: Time, counts: Ints, latency: Ints, size: int, batches: int, span: float) -> ModelSummary:

@@ -37,6 +37,7 @@ def _overview_cells(s: Summary) -> dict[str, str | Text]:
         "attained": goal(s.attainment),
         "worst model": goal(s.worst.attainment) if s.worst and len(s.models) > 1 else "",
         "mean batch": _mean_batch(s),
+        "padding": "" if s.padding is None else f"{s.padding:.1%}",
         "late": f"{s.outcomes.late:,}",
         "dropped": f"{s.outcomes.dropped:,}",
         "failed": f"{s.outcomes.failed:,}",
@@ -48,11 +49,12 @@ def _overview_cells(s: Summary) -> dict[str, str | Text]:
 
 def model_table(summary: Summary) -> Table:
     """Return a row for each model, worst first; only the worst if there are very many."""
+    of_lengths = _LENGTHS if any(one.mean_length for one in summary.models.values()) else ()
     table = plain_table("model", "SLO ms", "offered/s", "attained", "p50 ms", "p99 ms", "mean batch",
-                   "late", "dropped")  # fmt: skip
+                   "late", "dropped", *of_lengths)  # fmt: skip
     models = sorted(summary.models.items(), key=_worst_first)
     for name, model in models[:_MOST_MODELS]:
-        table.add_row(name, *_model_cells(model))
+        table.add_row(name, *_model_cells(model), *(_length_cells(model) if of_lengths else ()))
     if len(models) > _MOST_MODELS:
         table.caption = f"the worst {_MOST_MODELS} of {len(models)} models"
     return table
@@ -67,6 +69,13 @@ def _model_cells(model: ModelSummary) -> tuple[str | Text, ...]:
         f"{model.outcomes.late:,}",
         f"{model.outcomes.dropped:,}",
     )
+
+
+_LENGTHS = ("mean length", "padding")
+
+
+def _length_cells(model: ModelSummary) -> tuple[str, str]:
+    return number(model.mean_length), "-" if model.padding is None else f"{model.padding:.1%}"
 
 
 def _worst_first(named: tuple[str, ModelSummary]) -> tuple[float, str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.profiles import Dynamic
+from astrarium.core.profiles import ByLength, Dynamic, profile_by_length
 from astrarium.core.quantities import Time
 from astrarium.core.streams import stream
 from astrarium.serving.scenario.schema import Model, Scenario
@@ -20,15 +22,15 @@ from astrarium.serving.scenario.build import batch_times
 SAMPLES = 1024  # times alone that an emulated application draws from
 
 
-def files_of_model(scenario: Scenario, name: str, table: Sequence[Time]) -> ModelFiles:
-    """Return what a worker loads; *table* has the times of batches of 0, 1, ... on its kind of GPU."""
+def files_of_model(scenario: Scenario, name: str, table: Sequence[Time], kind: str) -> ModelFiles:
+    """Return what a worker on a kind of GPU loads; *table* has the times of batches of 0, 1, ... there."""
     from astrarium.serving.live.backends.contract import ModelFiles
     from astrarium.serving.live.fills import marked
 
     model = scenario.models[name]
     options = dict(model.backend.options)
     if model.backend.name == EMULATED:
-        options = _emulated(model, name, scenario.seed, table)
+        options = _emulated(model, name, scenario.seed, table, kind)
     inputs = marked(specs(model.inputs), model.lengths, model.mask) if model.inputs else ()
     return ModelFiles(
         name,
@@ -36,14 +38,32 @@ def files_of_model(scenario: Scenario, name: str, table: Sequence[Time]) -> Mode
         options,
         inputs,
         specs(model.outputs),
-        max_batch=len(table) - 1,
+        max_batch=largest_batch(model, table),
+        buckets=_buckets(model),
         lengths=model.lengths,
         mask=model.mask,
     )
 
 
-def _emulated(model: Model, name: str, seed: int, table: Sequence[Time]) -> dict[str, Any]:
-    profile = model.profile
+def largest_batch(model: Model, table: Sequence[Time]) -> int:
+    """Return the largest batch that a model may be sent, whatever the lengths in it."""
+    by_length = profile_by_length(model.profile)
+    if by_length is None:
+        return len(table) - 1
+    in_time = (sum(time <= model.slo for time in by_length.times(length)) for length in by_length.lengths)
+    return min(model.max_batch, max(in_time))
+
+
+def _buckets(model: Model) -> tuple[int, ...]:
+    """Return the lengths that batches are rounded up to; none where they run at any length."""
+    by_length = profile_by_length(model.profile)
+    return tuple(by_length.lengths) if by_length is not None and by_length.rounded else ()
+
+
+def _emulated(model: Model, name: str, seed: int, table: Sequence[Time], kind: str) -> dict[str, Any]:
+    profile = model.profile.on(kind)
+    if isinstance(profile, ByLength):
+        return {"lengths": msgspec.to_builtins(profile)}
     if not isinstance(profile, Dynamic):
         return {"table": list(table)}
     applications = [
@@ -64,5 +84,5 @@ def model_files(scenario: Scenario, kind: str) -> list[ModelFiles]:
     described_models = []
     for name, model in scenario.models.items():
         times = [times[place] for times in batch_times(name, model, scenario.cluster)]
-        described_models.append(files_of_model(scenario, name, [0, *times]))
+        described_models.append(files_of_model(scenario, name, [0, *times], kind))
     return described_models

@@ -31,4 +31,4 @@ def _model(module: Any, model: ModelSpec) -> Any:
 def _lengths(module: Any, lengths: Lengths | None) -> Any:
     if lengths is None:
         return None
-    return module.Lengths(lengths.longest, lengths.latency, module.Together[lengths.together])
+    return module.Lengths(lengths.longest, lengths.latency, lengths.together)

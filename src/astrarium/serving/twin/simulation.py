@@ -31,6 +31,7 @@ def simulate(
         deadline=columns["deadline"],
         model=arrivals.model,
         application=arrivals.application,
+        length=arrivals.length,
         **{name: columns[name] for name in ("outcome", "reason", "done", "batch")},
     )
     batches = Batches(**{name: columns[f"batch_{name}"] for name in BATCHES})
@@ -142,4 +143,4 @@ def _profile(module: Any, profile: Profile) -> Any:
     if not isinstance(profile, ByLength):
         return None
     rows = [profile.times(length) for length in profile.lengths]
-    return module.ByLength(list(profile.lengths), rows, profile.rounded, module.Together[profile.together])
+    return module.ByLength(list(profile.lengths), rows, profile.rounded, profile.together)

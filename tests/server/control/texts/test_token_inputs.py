@@ -55,7 +55,12 @@ def test_what_is_stated_wins() -> None:
         ([whole("a"), whole("b")], {"tokens": "a", "types": "a"}, f"{FIELD}.types", "one of b"),
         ([TensorSpec("a", "FP32", (-1,))], {}, FIELD, "whole numbers, such as INT64"),
         ([TensorSpec("a", "INT64", (-1, 2))], {}, FIELD, "one dimension"),
-        ([whole("a")], {"longest": None}, f"{FIELD}.longest", "to how many tokens are texts cut"),
+        (
+            [whole("a")],
+            {"longest": None},
+            f"{FIELD}.longest",
+            'a range in the shape of the input, such as ["1..512"]',
+        ),
         ([whole("a", 8)], {"longest": 9}, f"{FIELD}.longest", "from 8 to 8 tokens"),
         ([whole("a", 8)], {"longest": 7}, f"{FIELD}.longest", "from 8 to 8 tokens"),
     ],
@@ -69,7 +74,18 @@ def test_what_does_not_fit_is_named(
     assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize(("size", "longest", "lengths"), [(-1, 8, (1, 8)), (6, None, (6, 6)), (6, 6, (6, 6))])
-def test_lengths_are_those_of_the_inputs(size: int, longest: int | None, lengths: tuple[int, int]) -> None:
-    made = token_inputs(Tokenization("t.json", longest=longest), [whole("a", size)], FIELD)
+@pytest.mark.parametrize(
+    ("spec", "longest", "lengths"),
+    [
+        (whole("a"), 8, (1, 8)),
+        (whole("a", 6), None, (6, 6)),
+        (whole("a", 6), 6, (6, 6)),
+        (TensorSpec("a", "INT64", (-1,), ranges=((2, 6),)), None, (2, 6)),
+        (TensorSpec("a", "INT64", (-1,), ranges=((2, 6),)), 4, (2, 4)),
+    ],
+)
+def test_lengths_are_those_of_the_inputs(
+    spec: TensorSpec, longest: int | None, lengths: tuple[int, int]
+) -> None:
+    made = token_inputs(Tokenization("t.json", longest=longest), [spec], FIELD)
     assert (made.shortest, made.longest) == lengths

@@ -84,6 +84,15 @@ def test_nothing_to_fill_up_with_is_said(tmp_path: Path) -> None:
     assert "its text has 3 tokens; the model takes 5 or more" in refused.reason
 
 
+def test_short_texts_are_filled_up_only_where_the_tokenizer_masks_them(file: str) -> None:
+    tokens = TensorSpec("input_ids", "INT64", (-1,), ranges=((5, 8),))
+    [refused] = fitted(file, tokens).encode([(b"the",)])
+    assert refused.reason == "its text has 3 tokens; the model takes 5 or more"
+    masked = fitted(file, tokens, TensorSpec("mask", "INT64", (-1,), ranges=((5, 8),)))
+    [encoding] = masked.encode([(b"the",)])
+    assert (encoding.ids, encoding.attention_mask) == ([2, 4, 3, 0, 0], [1, 1, 1, 0, 0])
+
+
 def test_a_text_without_tokens_is_refused(tmp_path: Path) -> None:
     tokenizer = fitted(saved(tmp_path, word_tokenizer(special=False)))
     made = ids(tokenizer, (b"  ",), (b"the",))

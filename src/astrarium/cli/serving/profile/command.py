@@ -79,7 +79,7 @@ def profile(
 
     Python models that carry `applications` are measured by application.
     """
-    from astrarium.cli.serving.profile import destination, measuring
+    from astrarium.cli.serving.profile import by_length, destination, measuring
     from astrarium.cli.serving.profile.target import find, load_model, shaped, tensor_of
     from astrarium.core.overrides import pairs
     from astrarium.serving.live.profiling import Care
@@ -98,13 +98,14 @@ def profile(
     try:
         if getattr(loaded, "applications", None):
             profiled, times = measuring.by_application(loaded, care, wanted)
+        elif by_length.is_open(shaped(loaded, specs)):
+            profiled, times = by_length.by_length(loaded, shaped(loaded, specs), care, wanted)
         else:
             profiled, times = measuring.by_size(loaded, shaped(loaded, specs), care, wanted)
     finally:
         loaded.close()
-    basis = (
-        f"{quantile} of {repeats} runs" if "table" in profiled else f"{repeats} requests of each application"
-    )
+    runs = f"{quantile} of {repeats} runs"
+    basis = f"{repeats} requests of each application" if "dynamic" in profiled else runs
     about = f"{target.files.backend} model {target.name}: {basis}"
     places = destination.write_profile(target, profiled, about, out, write)
     emit(json, {"model": target.name, "profile": profiled, "written": places}, [times], None)

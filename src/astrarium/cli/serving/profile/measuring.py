@@ -18,9 +18,7 @@ from astrarium.serving.live.profiling import Care, Fit, MeasuredTimes
 from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
 
 _MIXED = (1, 2, 4, 8, 16)  # sizes of the batches that mix applications
-_MADE_UP = (
-    "measured with zeros and ones; a GPU may take a tenth longer for real inputs: give some with --data"
-)
+MADE_UP = "measured with zeros and ones; a GPU may take a tenth longer for real inputs: give some with --data"
 
 
 class Wanted(NamedTuple):
@@ -60,9 +58,14 @@ def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted:
     table = profiling.rising(measured, wanted.chance, wanted.slack)
     times = {size: write_duration(time) for size, time in table.items()}
     shown = _size_table(measured, table)
-    if data is None and any(DATATYPES[spec.datatype].kind in "iu" and spec.values is None for spec in specs):
-        shown.caption = _MADE_UP
+    if data is None and is_made_up(specs):
+        shown.caption = MADE_UP
     return Outcome({"table": times}, shown)
+
+
+def is_made_up(specs: Sequence[TensorSpec]) -> bool:
+    """Whether some input is measured with zeros and ones."""
+    return any(DATATYPES[spec.datatype].kind in "iu" and spec.values is None for spec in specs)
 
 
 def _data(wanted: Wanted, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:

@@ -103,7 +103,8 @@ def _of_scenario(path: Path, wanted: str | None) -> Target:
         expected = f"a model with a backend of its own; {name} is emulated and takes what its profile says"
         raise InputError("--model", name, expected, str(path))
     described = {files.name: files for files in model_files(scenario, scenario.cluster.kinds[0])}
-    return Target(name, described[name], model.max_batch, model.slo, path)
+    files = replace(described[name], buckets=())  # those of a profile that is measured anew
+    return Target(name, files, model.max_batch, model.slo, path)
 
 
 def _loaded(path: Path) -> Scenario:
@@ -112,7 +113,10 @@ def _loaded(path: Path) -> Scenario:
     models = raw.get("models") if isinstance(raw, dict) else None
     entries = models.items() if isinstance(models, dict) else ()
     unknown = [name for name, entry in entries if isinstance(entry, dict) and "profile" not in entry]
-    return load(path, [f"models.{name}.profile={_UNKNOWN_YET}" for name in unknown], serving=True)
+    overrides = [f"models.{name}.profile={_UNKNOWN_YET}" for name in unknown]
+    if isinstance(raw, dict) and raw.get("workload") is not None:
+        overrides.append("workload=null")  # it may speak of lengths before there is a profile that does
+    return load(path, overrides, serving=True)
 
 
 def _only_real(scenario: Scenario) -> str:

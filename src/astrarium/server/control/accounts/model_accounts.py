@@ -53,6 +53,8 @@ class BatchesDone(NamedTuple):
     gathering: Time
     writing: Time
     computing: Mapping[int, tuple[int, Time]]  # by size: how many, and how long in all
+    length: int = 0  # of all their requests
+    computed: int = 0  # the same with what these were padded to
 
 
 @dataclass
@@ -78,6 +80,8 @@ class ModelAccounts:
     compute: _Sum = field(default_factory=_Sum)
     outputs: _Sum = field(default_factory=_Sum)
     by_size: dict[int, _Sum] = field(default_factory=dict)
+    length: int = 0  # of all requests that ran, where the model's have lengths
+    computed: int = 0  # the same with what they were padded to
     last_ms: int = 0  # of the wall clock
     declined: int = 0  # calls that asked for no more than was promised, refused or dropped all the same
     declined_because: str = ""  # the last of them
@@ -112,6 +116,8 @@ class ModelAccounts:
         self.execution.enter(new.execution, new.gathering + computing + new.writing)
         self.inputs.add(new.gathering, count)
         self.outputs.add(new.writing, count)
+        self.length += new.length
+        self.computed += new.computed
         self.last_ms = now_ms
 
     def statistics(self) -> statistics.StatisticsOfModel:

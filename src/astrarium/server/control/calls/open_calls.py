@@ -100,6 +100,7 @@ class OpenCalls:
             (ticket.call.received, ticket.deadline),
             (ticket.block, ticket.replies, ticket.reply_bytes),
             ticket.shapes,
+            ticket.tensors.length_of(ticket.shapes),
         )
         assert arrived, "there is a place for as many calls as may be open"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import NamedTuple, Protocol
 
 from astrarium.core.quantities import Time
@@ -29,11 +30,23 @@ class Tensors:
         object.__setattr__(self, "fixed_inputs", layout.fixed_bytes(self.inputs) is not None)
         object.__setattr__(self, "reply_bytes", layout.fixed_bytes(self.outputs))
 
+    def length_of(self, shapes: Shapes | None) -> int:
+        """Return how long each row of a call is: as its longest input is; 0 where no dimension is open."""
+        if shapes is None:
+            return 0
+        pairs = zip(self.inputs, shapes, strict=True)
+        return max((_length(spec, shape) for spec, (shape, _) in pairs), default=0)
+
     def bytes_of_reply(self, input_bytes: int) -> int:
         """Return the bytes for the answer to one item: as much as its input where its size is not known."""
         if self.reply_bytes is not None:
             return self.reply_bytes
         return aligned(max(input_bytes, LEAST_REPLY))
+
+
+def _length(spec: TensorSpec, shape: tuple[int, ...]) -> int:
+    sizes = [shape[1 + place] for place in spec.open_dimensions]
+    return prod(sizes) if sizes else 0
 
 
 class Waiter(Protocol):
@@ -61,6 +74,7 @@ class KeptGpu(NamedTuple):
     finished: Time
     size: int
     kept: Time
+    bucket: int = 0  # of the lengths of its requests; -1: of several
 
 
 @dataclass(slots=True, eq=False)

@@ -47,8 +47,15 @@ def around(network: Network) -> Time:
 def scaled(spec: ModelSpec, scale: float) -> ModelSpec:
     if scale == 1.0:
         return spec
-    times = tuple(time if time >= FOREVER else max(1, round(time * scale)) for time in spec.latency[1:])
-    return replace(spec, latency=(0, *times))
+    if spec.lengths is None:
+        return replace(spec, latency=_scaled(spec.latency, scale))
+    tables = tuple(_scaled(table, scale) for table in spec.lengths.latency)
+    return replace(spec, latency=_scaled(spec.latency, scale), lengths=replace(spec.lengths, latency=tables))
+
+
+def _scaled(latency: tuple[Time, ...], scale: float) -> tuple[Time, ...]:
+    times = (time if time >= FOREVER else max(1, round(time * scale)) for time in latency[1:])
+    return (0, *times)
 
 
 def _longest_alone(spec: ModelSpec, stated: Setup) -> Time:

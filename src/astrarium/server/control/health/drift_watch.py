@@ -56,8 +56,8 @@ class DriftWatch:
     def saw(self, model: int, batches: Sequence[KeptGpu]) -> None:
         spec = self._stated.models[model]
         if spec.dynamic is None:  # others vary by nature, and their policies learn how
-            ratios = ((batch.finished, batch.kept / spec.latency[batch.size]) for batch in batches)
-            self._ratios[model].extend(ratios)
+            stated = ((batch, _stated_time(spec, batch)) for batch in batches)
+            self._ratios[model].extend((batch.finished, batch.kept / time) for batch, time in stated if time)
 
     def revised(self, setup: Setup, now: Time) -> Setup | None:
         """Return a setup that fits better, or None where nothing has drifted far enough."""
@@ -87,6 +87,13 @@ class DriftWatch:
         control = _lower(planned.control, pinged.control)
         response = _lower(planned.response, pinged.response)
         return replace(planned, control=control, data=pinged.data, response=response)
+
+
+def _stated_time(spec: ModelSpec, batch: KeptGpu) -> Time:
+    """Return what the profile says of a batch; 0 where it ran in several parts of unequal length."""
+    if spec.lengths is None:
+        return spec.latency[batch.size]
+    return spec.lengths.latency[batch.bucket][batch.size] if batch.bucket >= 0 else 0
 
 
 def _to_plan_with(samples: Samples, quantile: float, planned: float, least: float, now: Time) -> float:

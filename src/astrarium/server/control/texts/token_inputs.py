@@ -108,7 +108,7 @@ def _lengths(choice: Tokenization, specs: Sequence[TensorSpec], field: str) -> t
     most = min((high for _, high in declared if high is not None), default=None)
     longest = choice.longest or most
     if longest is None:
-        expected = "a number: to how many tokens are texts cut? The model's inputs do not say"
+        expected = 'a number to which texts are cut, or a range in the shape of the input, such as ["1..512"]'
         raise InputError(f"{field}.longest", None, expected)
     if longest < shortest or (most is not None and longest > most):
         expected = f"from {shortest} to {most or 'any number of'} tokens, as the model's inputs say"

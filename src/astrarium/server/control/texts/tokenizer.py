@@ -48,8 +48,10 @@ class Tokenizer:
     def _check_vocabulary(self, field: str) -> None:
         """Refuse a tokenizer with tokens that the model has declared not to take."""
         values = self.inputs.tokens.values
+        if values is None:
+            return
         highest = max(self._library.get_vocab().values(), default=0)
-        if values is not None and highest > values[1]:
+        if highest > values[1]:
             expected = f"a tokenizer whose tokens end at {values[1]}, as those of {self.inputs.tokens.name}"
             raise InputError(f"{field}.tokenizer", f"one with token {highest}", expected)
 

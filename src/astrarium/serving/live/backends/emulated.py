@@ -5,6 +5,7 @@ Options, filled from the model's profile:
     dynamic: {c0, c1, applications: [[times alone], ...], seed}
 With the dynamic form each item draws the time it takes alone from its application's list, and a batch of k
 takes c0 + c1 k max(drawn), as core.profiles.Dynamic has it.
+    lengths: a profile by length, as core.profiles.ByLength has it
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from astrarium.core.errors import InputError
+from astrarium.core.profiles import ByLength
 from astrarium.core.quantities import Time
 from astrarium.serving.live.backends import backends
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Ran, Result, Timed
@@ -82,7 +86,8 @@ class EmulatedModel:
 
     def _timed(self, files: ModelFiles) -> Timed | None:
         names = [spec.name for spec in self._sent]
-        if "dynamic" in files.options or any(spec.datatype == BYTES for spec in self._sent + self.outputs):
+        varies = "dynamic" in files.options or "lengths" in files.options
+        if varies or any(spec.datatype == BYTES for spec in self._sent + self.outputs):
             return None
         sources = [-1 if name is None else names.index(name) for name in self._answers]
         return Timed(files.options["table"], sources)
@@ -100,6 +105,8 @@ class EmulatedModel:
 def _times(files: ModelFiles, place: Place) -> Times:
     if "dynamic" in files.options:
         return _drawn(files.options["dynamic"], place)
+    if "lengths" in files.options:
+        return _by_length(msgspec.convert(files.options["lengths"], ByLength), files.inputs or (INPUT,))
     if "table" not in files.options:
         raise InputError("table", None, f"a table of times for the emulated model {files.name}")
     return _listed(tuple(files.options["table"]))
@@ -112,6 +119,24 @@ def _listed(table: tuple[Time, ...]) -> Times:
         return table[batch.size], ()
 
     return times
+
+
+def _by_length(profile: ByLength, inputs: Sequence[TensorSpec]) -> Times:
+    def times(batch: Batch) -> tuple[Time, Sequence[Time]]:
+        runs = profile.runs(_lengths(batch, inputs))
+        return sum(profile.times(length)[size - 1] for size, length in runs), ()
+
+    return times
+
+
+def _lengths(batch: Batch, inputs: Sequence[TensorSpec]) -> list[int]:
+    """Return how long each item is: as its longest input is."""
+    longest = [1] * batch.size
+    for spec in sent(inputs):
+        shapes = batch.own_shapes.get(spec.name) or [batch.inputs[spec.name].shape[1:]] * batch.size
+        sizes = [prod(shape[place] for place in spec.open_dimensions) for shape in shapes]
+        longest = [max(pair) for pair in zip(longest, sizes, strict=True)]
+    return longest
 
 
 def _drawn(options: Mapping[str, Any], place: Place) -> Times:

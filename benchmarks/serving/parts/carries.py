@@ -1,0 +1,83 @@
+"""What the path carries, and what it keeps of it in overload: a model whose batches take 50 us.
+
+    python benchmarks/serving/parts/carries.py
+
+First 64 clients that wait for their answers find what the path carries; then so many times that are offered,
+whatever the server does. The generator, the server and its worker share the machine, so their shares of its
+CPU time, and what other guests stole of it, stand beside the answers.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+
+from _shared import caption, circumstances, keep, parser, say
+from load import Limits, Result, offer
+from peers import Ours, Running, Settings
+
+SLO_MS = 10.0
+BEYOND = 200_000.0  # requests/s: more than two cores carry
+RECOMMENDER = {"alpha": "0.0002ms", "beta": "0.05ms", "slo": f"{SLO_MS:g}ms"}
+LOADS = (0.5, 0.8, 1.0, 1.5, 2.0, 3.0)
+TICKS = 100.0  # a second, in /proc/stat
+
+
+def stolen() -> float:
+    """Return the CPU-seconds that other guests of the host have taken."""
+    return float(Path("/proc/stat").read_text().split()[8]) / TICKS
+
+
+def line(load: float, run: Result, server_s: float, stolen_s: float, carried: float) -> dict[str, float]:
+    answered = run.in_time + run.late
+    measured = run.offered / run.rate
+    return {
+        "offered, of what is carried": load,
+        "offered/s": run.rate,
+        "in time": run.in_time / max(1, run.offered),
+        "kept": run.in_time / measured / carried,
+        "late": run.late / max(1, run.offered),
+        "refused": run.refused / max(1, run.offered),
+        "timeouts": run.timeouts + run.unsent + run.network_errors,
+        "p50 ms": run.latency_ms.p50,
+        "p99 ms": run.latency_ms.p99,
+        "server's CPU us a request": 1e6 * server_s / max(1, answered + run.refused),
+        "stolen s": stolen_s,
+        "generator's lag p99 ms": run.lag_ms.p99,
+    }
+
+
+def measured(server: Running, rate: float, seconds: float, limits: Limits) -> tuple[Result, float, float]:
+    cpu, gone = server.tree.cpu_s(), stolen()
+    run = offer(server.url, server.templates, rate, seconds, SLO_MS, 1, warmup=0.0, limits=limits)
+    time.sleep(0.1)
+    return run, server.tree.cpu_s() - cpu, stolen() - gone
+
+
+def main() -> None:
+    flags = parser(__doc__)
+    flags.add_argument("--seconds", type=float, default=4.0, help="of each load, 4 unless given")
+    flags.add_argument("--clients", type=int, default=64, help="that find what is carried, 64 unless given")
+    options = flags.parse_args()
+    load_before = circumstances(options.date, 0.0)["load_after"]
+    rows = []
+    with Ours(models=1, max_batch=256, **RECOMMENDER).running(1, Settings()) as server:
+        offer(server.url, server.templates, 500.0, 2.0, SLO_MS)  # everything has been touched once
+        everyone = Limits(outstanding=options.clients, lag_p99_ms=1e9, lag_max_ms=1e9)
+        run, _, _ = measured(server, BEYOND, options.seconds, everyone)
+        carried = (run.in_time + run.late) / run.wall_s
+        say(f"carried: {carried:,.0f} requests/s")
+        for load in LOADS:
+            limits = Limits(outstanding=20_000, lag_p99_ms=1e9, lag_max_ms=1e9)
+            rows.append(line(load, *measured(server, load * carried, options.seconds, limits), carried))
+            say(", ".join(f"{name}: {value:,.3g}" for name, value in rows[-1].items()))
+    facts = circumstances(options.date, load_before)
+    keep("carries", {**facts, "carried": carried, "rows": rows})
+    print(caption(facts))
+
+
+if __name__ == "__main__":
+    main()

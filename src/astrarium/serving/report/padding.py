@@ -1,0 +1,55 @@
+"""What part of the work was padding: a run computes its length, rounded up or not, for all of its members."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from astrarium.serving.contract import Lengths
+from astrarium.serving.ledger import Fate
+from astrarium.serving.record import Ints, ServingRecord
+
+
+class Work(NamedTuple):
+    """Of the requests that ran: the sum of their lengths, and of the lengths that were computed for them."""
+
+    asked: int = 0
+    computed: int = 0
+
+    @property
+    def padding(self) -> float | None:
+        return 1 - self.asked / self.computed if self.computed else None
+
+    def plus(self, other: Work) -> Work:
+        return Work(self.asked + other.asked, self.computed + other.computed)
+
+
+def work(record: ServingRecord, measured: Ints) -> list[Work]:
+    """Return the work of every model, in batches that answered a measured request; none without lengths."""
+    batches = record.batches
+    requests = record.requests
+    counts = np.zeros(len(batches.fate) + 1, bool)  # the last one is that of batch -1
+    counts[requests.batch[measured]] = True
+    counts[:-1] &= batches.fate == Fate.FINISHED
+    counts[-1] = False
+    ran = np.flatnonzero(counts[requests.batch])
+    model = requests.model[ran]
+    return [
+        Work()
+        if spec.lengths is None
+        else _work(record, ran[model == spec.index], spec.lengths, spec.name in record.rounded)
+        for spec in record.setup.models
+    ]
+
+
+def _work(record: ServingRecord, ran: Ints, lengths: Lengths, rounded: bool) -> Work:
+    own = record.requests.length[ran].astype(np.int64)
+    bucket = np.searchsorted(lengths.longest, own)
+    alike = {"padded": np.zeros_like(own), "bucket": bucket, "length": own}[lengths.together]
+    most = np.array(lengths.longest)[bucket] if rounded else own
+    runs = np.stack([record.requests.batch[ran], alike])
+    _, run, sizes = np.unique(runs, axis=1, return_inverse=True, return_counts=True)
+    longest = np.zeros(len(sizes), np.int64)
+    np.maximum.at(longest, run.ravel(), most)
+    return Work(int(own.sum()), int((sizes * longest).sum()))
