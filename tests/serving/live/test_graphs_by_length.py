@@ -19,7 +19,7 @@ from astrarium.serving.live import fills
 from astrarium.serving.live.backends.contract import Batch, graph_runner
 from astrarium.serving.live.backends.torch.graph_shapes import GraphShape, GraphShapes
 from astrarium.serving.live.backends.torch.graphs import Captured, CapturedGraphs
-from astrarium.serving.live.messages import BatchBroken, BatchDone, BatchMember, RunBatch, packed
+from astrarium.serving.live.messages import BatchBroken, BatchDone, BatchMember, RunBatch, Shapes, packed
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
 from astrarium.serving.live.worker.padding import Padding
 from astrarium.serving.live.worker.repeated_order import RepeatedOrder
@@ -187,7 +187,9 @@ def test_without_padding_equal_lengths_of_a_graph_run_in_it(library: Path, lengt
 
 def wrong_bytes(items: Sequence[Any]) -> RunBatch:
     good = order(items)
-    shapes = [[(shape, size + 1) for shape, size in own or []] for own in good.shapes or []]
+    shapes: list[Shapes | None] = [
+        [(shape, size + 1) for shape, size in own or []] for own in good.shapes or []
+    ]
     return RunBatch(1, 0, good.members, 0, shapes)
 
 
