@@ -10,14 +10,25 @@ import pytest
 from papers.tests.reproductions import QUICK, checked, listed, measured_once
 from tests.support.paths import ROOT
 
-from astrarium_papers.astrarium import _lines, _page, ablation, figure7, goodput, heldout, latency, overload
+from astrarium_papers.astrarium import (
+    _length_cases,
+    _lines,
+    _page,
+    ablation,
+    figure7,
+    goodput,
+    heldout,
+    latency,
+    lengths,
+    overload,
+)
 from astrarium_papers.astrarium._in_time import in_time
 from astrarium_papers.astrarium._settings import ASTRARIUM, FEW_GPUS, OURS, POLICIES, built_for
 from astrarium_papers.findings import Effort
 from astrarium_papers.markdown import PLACE
 from astrarium_papers.symphony.figure7 import Setting, every_setting, sample
 
-NAMES = ("ablation", "goodput", "heldout", "latency", "overload", "figure7")
+NAMES = ("ablation", "goodput", "heldout", "latency", "lengths", "overload", "figure7")
 PAGE = ROOT / "docs" / "astrarium.md"
 reproduced = measured_once("astrarium")
 
@@ -220,3 +231,22 @@ def test_every_table_is_made_from_data(name: str) -> None:
     lines = make(decoded(source)).splitlines()
     assert len(lines) >= 3
     assert len({line.count("|") for line in lines}) == 1
+
+
+def test_cases_with_lengths_are_all_different_and_always_the_same() -> None:
+    drawn = _length_cases.cases()
+    assert len({case.name for case in drawn}) == len(drawn) == _length_cases.COUNT
+    assert drawn == _length_cases.cases()
+    for part in ("bursts", "poisson", "tail 1.2", "8 modes", "flat to 128", "2 x longest", "8 GPUs"):
+        assert any(part in case.name for case in drawn), part
+
+
+def test_a_batch_of_a_case_costs_its_launch_up_to_so_many_tokens() -> None:
+    surface = _length_cases.surface_of(512)
+    assert surface[16][32] == surface[512][1] == _length_cases.LAUNCH_US
+    assert surface[512][2] == pytest.approx(_length_cases.LAUNCH_US + 512 / _length_cases.TOKENS_PER_US)
+
+
+def test_ours_over_a_rival_that_serves_nothing() -> None:
+    assert lengths.over({OURS: 50.0, "eager": 0.0}, "eager") == 50
+    assert lengths.over({OURS: 50.0, "eager": 100.0}, "eager") == 0.5

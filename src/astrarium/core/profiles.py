@@ -146,10 +146,10 @@ class ByLength(Profile, frozen=True):
         return tuple(before + (after - before) * (length - low) // (high - low) for before, after in rows)
 
     def rounded_up(self, length: int) -> int:
-        """Return the length that a run has whose longest request has this one."""
+        """Return the length that a run has whose longest request has this one; at most the longest known."""
         if not self.rounded:
             return length
-        return next(one for one in self.lengths if one >= length)
+        return next((one for one in self.lengths if one >= length), self.longest)
 
     def runs(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
         """Return the size and the length of every run that a batch of requests of these lengths takes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from astrarium.server.control.health.bounds import alone, bounded
 from astrarium.server.control.health.calibration import Calibration
 from astrarium.server.control.health.drift_watch import EVERY, FEWEST, DriftWatch
 from astrarium.server.control.replanning import Replanner
-from astrarium.serving.contract import GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.serving.contract import GpuSpec, Lengths, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import ModelComplete, ModelLoaded
 from astrarium.serving.policies import serving_policies
@@ -70,6 +71,26 @@ def test_the_drift_watch_is_shown_batches_of_whole_models_only(monkeypatch: pyte
     stage.repository.entries[0].whole_at[0] = 7
     replanner.saw(0, [KeptGpu(6, 1, MILLISECOND), KeptGpu(7, 2, MILLISECOND)])
     assert shown == [KeptGpu(7, 2, MILLISECOND)]
+
+
+def test_another_version_that_takes_padding_runs_as_its_profile_says_again() -> None:
+    stage = Stage(gpus=1)
+    table = stage.plan.setup.models[0].latency
+    lengths = Lengths((8, 16), (table, table), "bucket")
+    spec = replace(stage.plan.setup.models[0], lengths=lengths)
+    plan = dataclasses.replace(
+        stage.plan, setup=replace(stage.plan.setup, models=(spec, *stage.plan.setup.models[1:]))
+    )
+    calibration = Calibration(lambda worker: None, stage.loop.clock)
+    replanner = Replanner(plan, stage.coordinator, stage.repository, calibration, stage.loop.clock)
+    stage.coordinator.begin(plan.setup)
+    seen = []
+    for padding in ("changes", "safe", "changes", ""):
+        stage.fleet.heard(0, ModelLoaded(0, (), (), padding=padding))
+        replanner.follow_drift()
+        known = stage.coordinator.setup.models[0].lengths
+        seen.append(known.together if known else None)
+    assert seen == ["length", "bucket", "length", "bucket"]
 
 
 def test_a_plan_from_a_profile_alone_is_soon_held_against_reality() -> None:

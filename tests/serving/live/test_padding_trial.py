@@ -60,6 +60,19 @@ def nervous(X):
 def coarse(X):
     return X.astype("f2").sum(axis=1, dtype="f2").astype("f4") * (1 + 1e-3 * (len(X) > 1))
 
+def never_last(X):
+    mean = X.mean(axis=1)
+    return np.stack([mean, -mean, np.full_like(mean, -1e9)], axis=1)
+
+def above(X):
+    return (X.mean(axis=1) > 0.25).astype(np.int64)
+
+def far_above(X):
+    return (X.mean(axis=1) > 1e6).astype(np.int64)
+
+def every(X):
+    return X.all(axis=1)
+
 def alone(X):
     assert len(X) < 2, "one at a time"
     return X.sum(axis=1)
@@ -115,6 +128,14 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("shares", {"output": FOLLOWING}, "changes by"),
     ("repeated", {"output": FOLLOWING}, "output Y is not as long as input X"),
     ("dice", {}, "it answers the same request in different ways"),
+    ("never_last", {"output": TensorSpec("Y", "FP32", (3,))}, "changes by"),
+    ("above", {"output": INDEX}, "changes when padded"),
+    ("far_above", {"output": INDEX}, "it answers all that was tried alike, which shows nothing"),
+    (
+        "every",
+        {"inputs": (TensorSpec("X", "BOOL", (-1,)),), "output": TensorSpec("Y", "BOOL", ())},
+        "changes",
+    ),
     ("alone", {}, "it failed on a batch of equal lengths: models.py"),
     ("company", {}, "it failed on an input of length 1: models.py"),
     ("idle_mask", {"inputs": (X, MASK), "mask": "MASK"}, "changes by"),
@@ -188,7 +209,11 @@ def test_a_torch_module_is_tried_like_any_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("datatype", "one", "other", "apart"),
     [
-        ("FP32", [1.0, 100.0], [2.0, 100.0], 0.01),
+        ("FP32", [1.0, 2.0], [1.0, 2.5], 0.25),
+        ("FP32", [1.0, 4.0], [2.0, 4.0], 0.25),
+        ("FP32", [1.0, -1e9], [2.0, -1e9], 1 / 16),  # a constant says nothing of how large a change is
+        ("FP32", [1.0, -np.inf], [2.0, -np.inf], 1.0),
+        ("FP32", [0.0, -1e9], [1.0, -1e9], 1 / 8),
         ("FP32", [float("nan"), 1.0], [float("nan"), 1.0], 0.0),
         ("FP32", [1.0], [float("nan")], float("inf")),
         ("FP32", [0.0], [1e-9], float("inf")),

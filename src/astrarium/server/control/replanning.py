@@ -15,7 +15,7 @@ from astrarium.server.control.health.calibration import Calibration
 from astrarium.server.control.health.drift_watch import DriftWatch
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Repository
-from astrarium.serving.contract import ModelSpec, Network, Setup
+from astrarium.serving.contract import Lengths, ModelSpec, Network, Setup, Together
 
 _DELAYS_CUT = (
     "delays of %(measured_ms).2f ms were measured, and the objective of model %(model)s leaves "
@@ -79,9 +79,15 @@ class Replanner:
             self._coordinator.begin(tried)
 
     def _as_tried(self, setup: Setup) -> Setup:
-        """Return a setup in which models whose answers change by padding run equal lengths only."""
-        pairs = zip(setup.models, self._repository.entries, strict=True)
-        return replace(setup, models=tuple(_as_tried(spec, entry.padding[0]) for spec, entry in pairs))
+        """Return a setup in which models whose answers change by padding run equal lengths only.
+
+        Another version of a model may take padding well: then it runs as its profile says again.
+        """
+        planned = [spec.lengths for spec in self._plan.setup.models]
+        triples = zip(setup.models, planned, self._repository.entries, strict=True)
+        return replace(
+            setup, models=tuple(_as_tried(spec, own, entry.padding[0]) for spec, own, entry in triples)
+        )
 
     async def _delays(self) -> Network:
         if not self._plan.measured_delays:
@@ -101,7 +107,8 @@ class Replanner:
         return replace(delays, control=delays.control + first + heard_late, data=further)
 
 
-def _as_tried(spec: ModelSpec, padding: str) -> ModelSpec:
-    if spec.lengths is None or padding != "changes" or spec.lengths.together == "length":
+def _as_tried(spec: ModelSpec, planned: Lengths | None, padding: str) -> ModelSpec:
+    if spec.lengths is None or planned is None:
         return spec
-    return replace(spec, lengths=replace(spec.lengths, together="length"))
+    together: Together = "length" if padding == "changes" else planned.together
+    return replace(spec, lengths=replace(spec.lengths, together=together))

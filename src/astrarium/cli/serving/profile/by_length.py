@@ -52,7 +52,7 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
     with waiting(f"warming up {wanted.name}"):
         model.warm_up([1])
         complete(model)
-        verdict = padding_trial.tried(model, Padding(model.inputs), wanted.largest, careful=True)
+        verdict = padding_trial.tried(model, Padding(tuple(specs)), wanted.largest, careful=True)
     graphs = list(getattr(model, "graph_sizes", ()))
     sizes = [size for size in graphs if size <= wanted.largest] or examples.sizes(wanted.largest)
     tables: Tables = {}

@@ -32,6 +32,11 @@ _HARMLESS = 8
 # Rounding leaves half of the digits, also through many layers; what padding does is of the order of the part
 # of an item that is padding.
 _ROUNDING = {"FP16": sqrt(2**-10), BF16: sqrt(2**-7), "FP32": sqrt(2**-23), "FP64": sqrt(2**-52)}
+# Of models that answer with classes or texts only: a class hides most of what changes behind it.
+_DRAWS = 4
+# Numbers that stay the same beside much smaller ones that do not are constants, such as -1e9 for a class
+# that may not be: changes are seen beside so many times the largest number that changes.
+_FAR = 8
 _NOISE = 4  # times what equal lengths have shown: a few items have not shown all of it
 
 
@@ -69,13 +74,40 @@ def tried(model: LoadedModel, padding: Padding, largest: int, careful: bool) -> 
     trial = _Trial(model, replace(padding, allowed=True), max(2, largest))
     names = {spec.name for spec in padding.sent}
     specs = [spec for spec in examples.inputs_of(model) if spec.name in names]
+    shows_all = any(is_real(spec.datatype) for spec in model.outputs)
     try:
-        trial.run(specs)
-        for low, high in ((-3, -1), (1, 3)):  # zeros behind such numbers are the largest, or the smallest
-            trial.run_again([_limited(spec, low, high, careful) for spec in specs])
+        answers = [
+            answer
+            for draw in range(1 if shows_all else _DRAWS)
+            for answer in _answers_to_all(trial, specs, careful, draw)
+        ]
     except _Changes as change:
         return Verdict("changes", str(change))
+    if not _vary(answers):
+        return Verdict("changes", "it answers all that was tried alike, which shows nothing")
     return Verdict("safe")
+
+
+def _answers_to_all(trial: _Trial, specs: Sequence[TensorSpec], careful: bool, draw: int) -> Iterator[Answer]:
+    """Run the trial with numbers of several sizes, and yield what the model answered to single items."""
+    yield from trial.run(specs, draw)
+    for low, high in ((-3, -1), (1, 3)):  # zeros behind such numbers are the largest, or the smallest
+        yield from trial.run_again([_limited(spec, low, high, careful) for spec in specs], draw)
+
+
+def _vary(answers: Sequence[Answer]) -> bool:
+    """Whether any output depends on the input, as far as its answers are equally long."""
+    first, *others = answers
+    return any(_differ(first[name].ravel(), other[name].ravel()) for other in others for name in first)
+
+
+def _differ(one: Array, other: Array) -> bool:
+    size = min(one.size, other.size)
+    return (
+        one[:size].tobytes() != other[:size].tobytes()
+        if one.dtype != object
+        else list(one[:size]) != list(other[:size])
+    )
 
 
 @dataclass(frozen=True)
@@ -84,9 +116,9 @@ class _Trial:
     padding: Padding
     largest: int
 
-    def run(self, specs: Sequence[TensorSpec]) -> None:
-        """Raise _Changes where answers change."""
-        items = list(_items(specs, self.padding.axes))
+    def run(self, specs: Sequence[TensorSpec], draw: int) -> list[Answer]:
+        """Return the answers to single items; raise _Changes where they change."""
+        items = list(_items(specs, self.padding.axes, draw))
         alone = [self._alone(item) for item in items]
         self._check_repeated(items, alone)
         self._check_lengths(items, alone)
@@ -96,15 +128,16 @@ class _Trial:
             order = [place, *(other for other in reversed(range(len(items))) if other != place)]
             places = order[: max(2, min(self.largest, 2 + place))]
             self._check_padded([items[one] for one in places], [alone[one] for one in places], noise)
+        return alone
 
-    def run_again(self, specs: Sequence[TensorSpec]) -> None:
+    def run_again(self, specs: Sequence[TensorSpec], draw: int) -> list[Answer]:
         """Do the same with other numbers, if the model takes those."""
         try:
-            for item in _items(specs, self.padding.axes):
+            for item in _items(specs, self.padding.axes, draw):
                 self._alone(item)
         except _Changes:
-            return
-        self.run(specs)
+            return []
+        return self.run(specs, draw)
 
     def _alone(self, item: Item) -> Answer:
         try:
@@ -182,8 +215,8 @@ class _Trial:
 def deviation(datatype: str, one: Array, other: Array) -> float:
     """Return how far two answers to the same item are apart.
 
-    For numbers with fractions it is the largest difference as a share of the largest number in *one*; for
-    whole numbers and texts the share of elements that differ.
+    For numbers with fractions it is the largest difference as a share of the largest number in *one* that is
+    no constant; for whole numbers and texts the share of elements that differ.
     """
     if one.shape != other.shape:
         return inf
@@ -196,7 +229,8 @@ def deviation(datatype: str, one: Array, other: Array) -> float:
     if same.all():
         return 0.0
     apart = np.abs(first[~same] - second[~same]).max()
-    scale = np.abs(first).max()
+    changing = np.maximum(np.abs(first), np.abs(second))[~same].max()
+    scale = min(np.abs(first[np.isfinite(first)]).max(initial=0.0), _FAR * changing)
     return float(apart / scale) if np.isfinite(apart) and np.isfinite(scale) and scale > 0 else inf
 
 
@@ -226,9 +260,9 @@ def _limited(spec: TensorSpec, low: int, high: int, careful: bool) -> TensorSpec
     return replace(spec, values=values) if values[0] <= values[1] else spec
 
 
-def _items(specs: Sequence[TensorSpec], axes: Sequence[Sequence[fills.Axis]]) -> Iterator[Item]:
+def _items(specs: Sequence[TensorSpec], axes: Sequence[Sequence[fills.Axis]], draw: int) -> Iterator[Item]:
     """Yield made-up items of different lengths, from short to long along the first axis."""
-    chance = np.random.default_rng(0)
+    chance = np.random.default_rng(draw)
     sent = fills.sent(specs)
     known = {spec.name: spec for spec in sent}
     lengths = [_lengths(known[axis[0][0]], axis[0][1]) for axis in axes]
