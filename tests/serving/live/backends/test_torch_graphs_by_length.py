@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from astrarium.core.lengths import lengths_between
 from astrarium.serving.live import fills
 from astrarium.serving.live.backends import backends
 from astrarium.serving.live.backends import torch as torch_backend
@@ -17,7 +17,6 @@ from astrarium.serving.live.backends.torch import cuda_runner
 from astrarium.serving.live.backends.torch.graph_shapes import (
     GraphShape,
     GraphShapes,
-    buckets_of,
     shapes_of,
 )
 from astrarium.serving.live.backends.torch.programs import Program
@@ -93,21 +92,10 @@ def check(loaded: Any, size: int, length: int) -> None:
     assert loaded.run(batch).outputs["OUTPUT"].tolist() == (tokens * 2).tolist()
 
 
-@pytest.mark.parametrize(
-    ("range_", "buckets"),
-    [
-        ((1, 512), (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)),
-        ((100, 130), (128, 130)),
-        ((1, 1), (1,)),
-        ((3, 7), (3, 4, 6, 7)),
-        ((1, 500), (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 500)),
-    ],
-)
-def test_buckets_follow_from_a_range(range_: tuple[int, int], buckets: tuple[int, ...]) -> None:
-    found = buckets_of(range_)
-    assert set(buckets) <= set(found)
-    assert all(2 * one <= 3 * other + 1 for other, one in pairwise(found))
-    assert (found[-1], found == tuple(sorted(set(found)))) == (range_[1], True)
+def test_buckets_follow_from_a_range_as_profiles_are_measured(tmp_path: Path) -> None:
+    shapes = shapes_of(files(tmp_path, (TOKENS,)), (TOKENS,), True)
+    assert list(shapes.largest) == lengths_between(1, 64)
+    assert set(shapes.largest.values()) == {8}
 
 
 def test_some_shapes_of_every_length_are_captured_first_and_large_ones_before_small_ones() -> None:

@@ -14,12 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from astrarium.core.lengths import lengths_between
 from astrarium.serving.live import fills, limits
 from astrarium.serving.live.backends.contract import ModelFiles
-from astrarium.serving.live.ranges import Sizes
 from astrarium.serving.live.tensors import Array, TensorSpec
-
-_DOUBLINGS = 5  # from the shortest bucket of a range to its longest: below that, launches cost more than work
 
 
 class GraphShape(NamedTuple):
@@ -104,18 +102,9 @@ def shapes_of(files: ModelFiles, inputs: tuple[TensorSpec, ...], with_graphs: bo
         return GraphShapes(inputs, {})
     name, place = axes[0][0]
     range_ = next(spec for spec in inputs if spec.name == name).sizes_of(place)
-    buckets = files.buckets or (buckets_of(range_) if range_ else ())
+    buckets = files.buckets or (lengths_between(*range_) if range_ else ())
     largest = files.bucket_sizes or [files.max_batch] * len(buckets)
     return GraphShapes(inputs, dict(zip(buckets, largest, strict=True)))
-
-
-def buckets_of(range_: Sizes) -> tuple[int, ...]:
-    """Return lengths such as 16, 24, 32, 48, 64, ... up to the end of a range: none is padded by half."""
-    low, high = range_
-    start = max(low, high >> _DOUBLINGS, 1)
-    powers = [1 << power for power in range(high.bit_length())]
-    candidates = {*powers, *(power * 3 // 2 for power in powers)}
-    return (*sorted(size for size in candidates if start <= size < high), high)
 
 
 def first_sizes(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
