@@ -40,6 +40,7 @@ def files_of_model(scenario: Scenario, name: str, table: Sequence[Time], kind: s
         specs(model.outputs),
         max_batch=largest_batch(model, table),
         buckets=_buckets(model),
+        bucket_sizes=_bucket_sizes(model),
         lengths=model.lengths,
         mask=model.mask,
     )
@@ -50,14 +51,26 @@ def largest_batch(model: Model, table: Sequence[Time]) -> int:
     by_length = profile_by_length(model.profile)
     if by_length is None:
         return len(table) - 1
-    in_time = (sum(time <= model.slo for time in by_length.times(length)) for length in by_length.lengths)
-    return min(model.max_batch, max(in_time))
+    return max(_largest_of(model, length) for length in by_length.lengths)
 
 
 def _buckets(model: Model) -> tuple[int, ...]:
-    """Return the lengths that batches are rounded up to; none where they run at any length."""
+    """Return the lengths that batches are rounded up to, or have exactly; none where they run at any length."""
     by_length = profile_by_length(model.profile)
-    return tuple(by_length.lengths) if by_length is not None and by_length.rounded else ()
+    if by_length is None or not (by_length.rounded or by_length.together == "length"):
+        return ()
+    return tuple(by_length.lengths)
+
+
+def _bucket_sizes(model: Model) -> tuple[int, ...]:
+    """Return the largest batch of each of these lengths that is ever sent."""
+    return tuple(_largest_of(model, length) for length in _buckets(model))
+
+
+def _largest_of(model: Model, length: int) -> int:
+    by_length = profile_by_length(model.profile)
+    assert by_length is not None
+    return max(1, min(model.max_batch, sum(time <= model.slo for time in by_length.times(length))))
 
 
 def _emulated(model: Model, name: str, seed: int, table: Sequence[Time], kind: str) -> dict[str, Any]:

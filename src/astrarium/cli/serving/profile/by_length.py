@@ -9,8 +9,8 @@ from typing import Any
 from astrarium.cli import output
 from astrarium.cli.progress import bar
 from astrarium.cli.serving.profile.measuring import MADE_UP, Outcome, Wanted, is_made_up
+from astrarium.cli.serving.profile.target import ranged_lengths
 from astrarium.core.errors import InputError
-from astrarium.core.lengths import lengths_between
 from astrarium.core.quantities import Time, write_duration
 from astrarium.run.waiting import waiting
 from astrarium.serving.live import fills, profiling
@@ -33,22 +33,19 @@ def is_open(specs: Sequence[TensorSpec]) -> bool:
     return bool(fills.axes_of(specs))
 
 
-def lengths_of(specs: Sequence[TensorSpec]) -> list[int]:
-    """Return the lengths to measure: those of the first open dimension's range."""
+def check_ranges(specs: Sequence[TensorSpec]) -> None:
     for spec in fills.sent(specs):
         for place in spec.open_dimensions:
             if spec.sizes_of(place) is None:
                 raise InputError(f"{spec.name}: shape", list(spec.shape), _RANGE)
-    (name, place), *_ = fills.axes_of(specs)[0]
-    low, high = next(spec for spec in specs if spec.name == name).sizes_of(place) or (1, 1)
-    return lengths_between(low, high)
 
 
 def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted: Wanted) -> Outcome:
     if wanted.data is not None:
         expected = "to be left out: inputs are made up in every length of the range"
         raise InputError("--data", str(wanted.data), expected)
-    lengths = lengths_of(specs)
+    check_ranges(specs)
+    lengths = ranged_lengths(specs)
     with waiting(f"warming up {wanted.name}"):
         verdict = padding_trial.tried(model, Padding(tuple(specs)), wanted.largest, careful=True)
         if isinstance(model, Bucketed):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.core.errors import InputError, one_of, written_in
+from astrarium.core.lengths import lengths_between
 from astrarium.core.plain_data import read_yaml
 from astrarium.serving.live import fills
 from astrarium.serving.live.backends import backends, examples, placed
@@ -104,7 +105,7 @@ def _of_scenario(path: Path, wanted: str | None) -> Target:
         expected = f"a model with a backend of its own; {name} is emulated and takes what its profile says"
         raise InputError("--model", name, expected, str(path))
     described = {files.name: files for files in model_files(scenario, scenario.cluster.kinds[0])}
-    files = replace(described[name], buckets=())  # those of a profile that is measured anew
+    files = replace(described[name], buckets=(), bucket_sizes=())  # a profile is measured anew
     return Target(name, files, model.max_batch, model.slo, path)
 
 
@@ -129,12 +130,22 @@ def _only_real(scenario: Scenario) -> str:
 
 
 def load_model(target: Target, device: str, largest: int) -> LoadedModel:
-    files = replace(target.files, max_batch=largest)
+    files = replace(target.files, max_batch=largest, buckets=tuple(ranged_lengths(target.files.inputs)))
     place = Place(device=_device(device, files.backend))
     try:
         return backends.get(files.backend)(files, place)
     except InputError as error:
         raise (placed(error, target.name, files.backend) if target.scenario else error.at("MODEL")) from None
+
+
+def ranged_lengths(specs: Sequence[TensorSpec]) -> list[int]:
+    """Return the lengths to measure, those of the first open dimension's range; none where there is none."""
+    axes = fills.axes_of(specs)
+    if not axes:
+        return []
+    (name, place), *_ = axes[0]
+    range_ = next(spec for spec in specs if spec.name == name).sizes_of(place)
+    return lengths_between(*range_) if range_ else []
 
 
 def _device(wanted: str, backend: str) -> str:
