@@ -55,7 +55,7 @@ def largest_batch(model: Model, table: Sequence[Time]) -> int:
 
 
 def _buckets(model: Model) -> tuple[int, ...]:
-    """Return the lengths that batches are rounded up to, or have exactly; none where they run at any length."""
+    """Return the lengths that batches are rounded up to, or have exactly; none where they have any."""
     by_length = profile_by_length(model.profile)
     if by_length is None or not (by_length.rounded or by_length.together == "length"):
         return ()
