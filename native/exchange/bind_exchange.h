@@ -142,6 +142,8 @@ inline void bind_verdicts(nb::class_<Admission>& bound) {
           "Return the verdict on a call; one that is let in (0) counts as open until `ended`.")
       .def(
           "ended", [](Admission& self, int model) { self.ended(model); }, "model"_a, "Count an open call no more.")
+      .def("weigh", &Admission::weigh, "model"_a, "length"_a,
+           "Return what a call of this length weighs among those of its model; 1024 is a plain one.")
       .def("answered", &Admission::answered, "model"_a, "slip"_a,
            "Move the margin of a model by how much later than planned an answer was.")
       .def("margin", &Admission::margin, "model"_a, "Return how much later than planned answers have lately been.")

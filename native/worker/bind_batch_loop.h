@@ -20,6 +20,7 @@
 #include "common/python_bytes.h"
 #include "tensors/bind_tensors.h"
 #include "worker/batch_loop.h"
+#include "worker/bind_specs.h"
 #include "worker/graph_model.h"
 #include "worker/scheduler_connection.h"
 #include "worker/timed_model.h"
@@ -63,19 +64,6 @@ class PythonEnvironment : public Environment {
   nb::callable clock_, receive_, send_, watch_;
   std::string packet_;
 };
-
-using SpecRow = std::tuple<std::string, std::string, protocol::Shape>;  // as messages tell them
-
-inline std::vector<Spec> specs_of(const std::vector<SpecRow>& rows) {
-  std::vector<Spec> specs;
-  for (const auto& [name, type, item] : rows) {
-    const protocol::Datatype* known = protocol::datatype(type);
-    if (known == nullptr || known->bytes == 0)
-      throw std::invalid_argument("datatype: expected one of a fixed size, got " + type);
-    specs.push_back({name, known, item});
-  }
-  return specs;
-}
 
 struct BoundLoop {
   protocol::Bytes memory;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tensors/bind_tensors.h"
+#include "worker/bind_specs.h"
 #include "worker/graph_model.h"
 #include "worker/rehearsal.h"
 
@@ -35,17 +36,41 @@ inline std::vector<char*> on_host(const Addresses& addresses) {
 }
 inline std::vector<DevicePointer> on_device(const Addresses& addresses) { return {addresses.begin(), addresses.end()}; }
 
+using InputRow = std::tuple<std::string, nb::bytes>;  // who fills an input, and one element of padding or mask
+
+inline Source source_of(const std::string& fill) {
+  if (fill.empty()) return Source::kSent;
+  if (fill == "mask") return Source::kMask;
+  if (fill == "lengths") return Source::kLengths;
+  throw std::invalid_argument("fill: expected nothing, mask or lengths, got " + fill);
+}
+
+inline std::shared_ptr<OpenShapes> new_open_shapes(const std::vector<SpecRow>& inputs,
+                                                   const std::vector<InputRow>& fills,
+                                                   const std::vector<SpecRow>& outputs, std::size_t longest) {
+  if (fills.size() != inputs.size()) throw std::invalid_argument("fills: expected one for each input");
+  std::vector<OpenInput> open_inputs;
+  for (const auto& spec : specs_of(inputs)) {
+    const auto& [fill, element] = fills[open_inputs.size()];
+    open_inputs.push_back({OpenTensor(spec), source_of(fill), std::string(element.c_str(), element.size())});
+  }
+  std::vector<OpenTensor> open_outputs;
+  for (const auto& spec : specs_of(outputs)) open_outputs.emplace_back(spec);
+  return std::make_shared<OpenShapes>(std::move(open_inputs), std::move(open_outputs), longest);
+}
+
 inline std::shared_ptr<GraphRunner> new_runner(std::shared_ptr<GpuStreams> streams,
                                                const std::vector<std::pair<std::uintptr_t, std::size_t>>& inputs,
                                                std::vector<std::size_t> outputs,
-                                               const std::vector<SlotAddresses>& slots) {
+                                               const std::vector<SlotAddresses>& slots,
+                                               std::shared_ptr<OpenShapes> open) {
   std::vector<GraphInput> graph_inputs;
   for (const auto& [device, item] : inputs) graph_inputs.push_back({device, item});
   std::vector<SlotMemory> memory;
   for (const auto& [in, staged, results, out] : slots)
     memory.push_back({on_host(in), on_device(staged), on_device(results), on_host(out)});
   return std::make_shared<GraphRunner>(std::move(streams), std::move(graph_inputs), std::move(outputs),
-                                       std::move(memory));
+                                       std::move(memory), std::move(open));
 }
 
 inline std::vector<nb::bytes> rehearse_graphs(nb::handle shared, std::shared_ptr<GraphRunner> runner,
@@ -73,21 +98,28 @@ inline void bind_graph_runner(nb::module_& m) {
             new (self) GpuStreams(library, handle_at(copy_in), handle_at(compute), handle_at(copy_out));
           },
           "library"_a, "copy_in"_a, "compute"_a, "copy_out"_a);
+  nb::class_<OpenShapes>(m, "OpenShapes", "The tensors of a model whose items have a length, one open dimension each.")
+      .def(nb::new_(&new_open_shapes), "inputs"_a, "fills"_a, "outputs"_a, "longest"_a,
+           "Take of each input who fills it (mask, lengths, or nothing where clients send it), and the bytes of "
+           "one element: of its padding, or of a mask's one. Graphs are of lengths up to the longest.");
   nb::class_<GraphRunner>(
       m, "GraphRunner",
       "A runner replays a model's CUDA graphs, some batches in flight at once: each has memory in a "
       "slot. Whoever makes graphs and memory keeps them alive until it has finished.")
-      .def(nb::new_(&new_runner), "streams"_a, "inputs"_a, "outputs"_a, "slots"_a,
+      .def(nb::new_(&new_runner), "streams"_a, "inputs"_a, "outputs"_a, "slots"_a, "open"_a.none() = nb::none(),
            "Take of each input its address and the bytes of an item, of each output the bytes, and of each slot "
-           "addresses.")
+           "addresses. The bytes of open tensors follow from their shapes.")
       .def(
           "add",
-          [](GraphRunner& self, int capacity, std::uintptr_t graph, const Addresses& outputs) {
-            self.add(capacity, handle_at(graph), on_device(outputs));
+          [](GraphRunner& self, int capacity, std::uintptr_t graph, const Addresses& outputs, int length) {
+            self.add(capacity, handle_at(graph), on_device(outputs), length);
           },
-          "capacity"_a, "graph"_a, "outputs"_a,
+          "capacity"_a, "graph"_a, "outputs"_a, "length"_a = 0,
           "Add a graph for batches of up to this size, and the addresses where it leaves its outputs.")
-      .def("takes", &GraphRunner::takes, "size"_a, "Return whether there is a graph for a batch of this size.")
+      .def("allow_padding", &GraphRunner::allow_padding,
+           "Pad items to the length of a graph from now on: that changes no answers of this model.")
+      .def("takes", &GraphRunner::takes, "size"_a, "length"_a = 0,
+           "Return whether there is a graph for a batch of this size, of items of this length.")
       .def(
           "rehearse",
           [](std::shared_ptr<GraphRunner> self, nb::handle memory, const nb::bytes& order, int times) {

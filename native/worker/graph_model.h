@@ -16,8 +16,9 @@ namespace astrarium::worker {
 
 class GraphWork : public NativeBatch {
  public:
-  GraphWork(std::shared_ptr<GraphRunner> runner, const Memory& memory, std::vector<Member> members)
-      : runner_(std::move(runner)), memory_(memory), members_(std::move(members)) {}
+  // *length* is that of the graph.
+  GraphWork(std::shared_ptr<GraphRunner> runner, const Memory& memory, std::vector<Member> members, int length = 0)
+      : runner_(std::move(runner)), memory_(memory), members_(std::move(members)), length_(length) {}
 
   bool launched() const override { return batch_ || !error_.empty(); }
   std::size_t in_flight() const override { return runner_->in_flight(); }
@@ -26,7 +27,7 @@ class GraphWork : public NativeBatch {
   void launch(Time now) override {
     try {
       gather();
-      batch_ = runner_->launch(static_cast<int>(members_.size()), now);
+      batch_ = runner_->launch(static_cast<int>(members_.size()), length_, now);
     } catch (const CudaError& error) {
       error_ = error.what();
       lost_ = error.is_sticky();
@@ -68,8 +69,8 @@ class GraphWork : public NativeBatch {
     protocol::copy_all(protocol::scattering(memory_.data, memory_.size, members_, runner_->outputs(), arrays));
   }
 
- private:
-  void gather() {
+ protected:
+  virtual void gather() {
     const auto& arrays = runner_->next_memory().inputs;
     protocol::copy_all(protocol::gathering({memory_.data, memory_.size}, members_, runner_->input_bytes(), arrays));
   }
@@ -77,9 +78,36 @@ class GraphWork : public NativeBatch {
   const std::shared_ptr<GraphRunner> runner_;
   const Memory memory_;
   const std::vector<Member> members_;
+  const int length_;
   std::optional<LaunchedBatch> batch_;
+
+ private:
   std::string error_;
   bool lost_ = false;  // the GPU, by this error
+};
+
+// A batch of items that have lengths.
+class OpenGraphWork : public GraphWork {
+ public:
+  OpenGraphWork(std::shared_ptr<GraphRunner> runner, const Memory& memory, std::vector<Member> members, int length,
+                OpenItems items)
+      : GraphWork(std::move(runner), memory, std::move(members), length), items_(std::move(items)) {
+    shapes = runner_->open()->shapes(items_);
+  }
+
+  void answer() override {
+    const auto& arrays = runner_->memory(*batch_).outputs;
+    runner_->open()->scatter(items_, static_cast<std::size_t>(length_), members_, memory_.data, arrays);
+  }
+
+ protected:
+  void gather() override {
+    const auto rows = static_cast<std::size_t>(runner_->capacity(static_cast<int>(members_.size()), length_));
+    runner_->open()->gather(items_, static_cast<std::size_t>(length_), rows, runner_->next_memory().inputs);
+  }
+
+ private:
+  const OpenItems items_;
 };
 
 class GraphModel : public NativeModel {
@@ -87,12 +115,23 @@ class GraphModel : public NativeModel {
   explicit GraphModel(std::shared_ptr<GraphRunner> runner) : runner_(std::move(runner)) {}
 
   std::unique_ptr<NativeBatch> batch(const Memory& memory, const RunBatch& order) override {
+    if (runner_->open() != nullptr) return open_batch(memory, order);
     if (!order.shapes.empty() || !runner_->takes(order.members.size()) || !is_well(memory, order.members))
       return nullptr;
     return std::make_unique<GraphWork>(runner_, memory, order.members);
   }
 
  private:
+  // Nothing where no graph may run these lengths together.
+  std::unique_ptr<NativeBatch> open_batch(const Memory& memory, const RunBatch& order) const {
+    auto items = runner_->open()->items(memory, order);
+    if (!items || items->lengths.empty()) return nullptr;
+    const auto [shortest, longest] = std::minmax_element(items->lengths.begin(), items->lengths.end());
+    const auto length = runner_->length_for(items->lengths.size(), *shortest, *longest);
+    if (!length) return nullptr;
+    return std::make_unique<OpenGraphWork>(runner_, memory, order.members, *length, std::move(*items));
+  }
+
   // Whether inputs and answers of all members lie where they can be.
   bool is_well(const Memory& memory, const std::vector<Member>& members) const {
     const std::vector<char*> inputs(runner_->inputs().size(), memory.data),

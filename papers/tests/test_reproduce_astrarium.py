@@ -25,6 +25,7 @@ from astrarium_papers.astrarium import (
 from astrarium_papers.astrarium._in_time import in_time
 from astrarium_papers.astrarium._settings import ASTRARIUM, FEW_GPUS, OURS, POLICIES, built_for
 from astrarium_papers.findings import Effort
+from astrarium_papers.markdown import PLACE
 from astrarium_papers.symphony.figure7 import Setting, every_setting, sample
 
 NAMES = ("ablation", "goodput", "heldout", "latency", "lengths", "overload", "figure7")
@@ -203,7 +204,7 @@ def test_worse_lines_are_told() -> None:
 
 
 def test_the_page_has_a_place_for_every_table() -> None:
-    assert sorted(name for _, name, _ in _page.PLACE.findall(PAGE.read_text())) == sorted(_page.TABLES)
+    assert sorted(name for _, name, _ in PLACE.findall(PAGE.read_text())) == sorted(_page.TABLES)
 
 
 def test_filling_the_page_replaces_tables_and_nothing_else(tmp_path: Path) -> None:

@@ -78,6 +78,9 @@ class Admission:
     def ended(self, model: int) -> None:
         """Count an open call no more."""
 
+    def weigh(self, model: int, length: int) -> int:
+        """Return what a call of this length weighs among those of its model; 1024 is a plain one."""
+
     def answered(self, model: int, slip: int) -> None:
         """Move the margin of a model by how much later than planned an answer was."""
 

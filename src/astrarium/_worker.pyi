@@ -12,6 +12,19 @@ class GpuStreams:
 
     def __init__(self, library: str, copy_in: int, compute: int, copy_out: int) -> None: ...
 
+class OpenShapes:
+    """The tensors of a model whose items have a length, one open dimension each."""
+
+    def __init__(
+        self,
+        inputs: Sequence[tuple[str, str, Sequence[int]]],
+        fills: Sequence[tuple[str, bytes]],
+        outputs: Sequence[tuple[str, str, Sequence[int]]],
+        longest: int,
+    ) -> None:
+        """Take of each input who fills it (mask, lengths, or nothing where clients send it), and the bytes of
+        one element: of its padding, or of a mask's one. Graphs are of lengths up to the longest."""
+
 class GraphRunner:
     """A runner replays a model's CUDA graphs, some batches in flight at once: each has memory in a slot.
     Whoever makes graphs and memory keeps them alive until it has finished."""
@@ -22,15 +35,19 @@ class GraphRunner:
         inputs: Sequence[tuple[int, int]],
         outputs: Sequence[int],
         slots: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]],
+        open: OpenShapes | None = None,
     ) -> None:
         """Take of each input its address and the bytes of an item, of each output the bytes, and of each slot
-        addresses."""
+        addresses. The bytes of open tensors follow from their shapes."""
 
-    def add(self, capacity: int, graph: int, outputs: Sequence[int]) -> None:
+    def add(self, capacity: int, graph: int, outputs: Sequence[int], length: int = 0) -> None:
         """Add a graph for batches of up to this size, and the addresses where it leaves its outputs."""
 
-    def takes(self, size: int) -> bool:
-        """Return whether there is a graph for a batch of this size."""
+    def allow_padding(self) -> None:
+        """Pad items to the length of a graph from now on: that changes no answers of this model."""
+
+    def takes(self, size: int, length: int = 0) -> bool:
+        """Return whether there is a graph for a batch of this size, of items of this length."""
 
     def rehearse(self, memory: Buffer, order: bytes, times: int) -> list[bytes]:
         """Run the batch of an order so many times in a row, and return what a worker would say of it."""

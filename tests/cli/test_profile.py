@@ -45,8 +45,8 @@ models:
   emulated: {profile: zoo:A100/VGG16}
   real:
     backend: {python: code.py:double}  # doubles
-    inputs: [{name: X, datatype: FP32, shape: [-1]}]
-    outputs: [{name: Y, datatype: FP32, shape: [-1]}]
+    inputs: [{name: X, datatype: FP32, shape: [2]}]
+    outputs: [{name: Y, datatype: FP32, shape: [2]}]
     slo: 10s
     max_batch: 4
 """
@@ -266,7 +266,7 @@ def test_applications_are_measured_apart(call: Any, home: Path) -> None:
 
 
 def test_many_samples_go_into_a_file_beside_the_scenario(call: Any, home: Path) -> None:
-    raw = SCENARIO.replace("double", "texts").replace("FP32, shape: [-1]", "BYTES, shape: [1]")
+    raw = SCENARIO.replace("double", "texts").replace("FP32, shape: [2]", "BYTES, shape: [1]")
     raw = raw.replace("name: X", "name: TEXT")
     (home / "scenario.yaml").write_text(raw)
     code, _, err = call("scenario.yaml", "--model", "real", "--write", "--repeats", "100")
@@ -375,7 +375,7 @@ BAD: list[tuple[list[str], str]] = [
     (["scenario.yaml", "--model", "real", "--input", "Z:FP32:1"], "--input: expected one of X"),
     (
         ["scenario.yaml", "--model", "real", "--input", "X:FP32:1,2"],
-        "--input: expected FP32 with the shape [-1]",
+        "--input: expected FP32 with the shape [2]",
     ),
 ]
 

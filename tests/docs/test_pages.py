@@ -21,7 +21,7 @@ from tests.docs.pages import BLOCK
 from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = ["architecture.md", "adding-a-policy.md", "astrarium.md", "contract.md"]
+PAGES = ["architecture.md", "adding-a-policy.md", "astrarium.md", "sizes.md", "contract.md"]
 COMMAND_LINE = "from astrarium.cli.main import main; main()"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from astrarium_papers.findings import Row
 from astrarium_papers.registry import Reproduction
@@ -42,6 +43,20 @@ rules beyond the printed ones, told in its module; one of them was chosen by tim
 
 `astrarium/...` is our own policy, which no paper has: its claims are what it was built to reach.
 One reproduction alone, with its figure: `astrarium reproduce NAME`."""
+
+
+PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def fill(page: str, tables: Mapping[str, str]) -> str:
+    """Write tables anew where a page has a place for them, between `<!-- table: NAME -->` and `<!-- end -->`;
+    others stay as they are."""
+
+    def replaced(match: re.Match[str]) -> str:
+        start, name, end = match.groups()
+        return f"{start}{tables[name]}\n{end}" if name in tables else match.group()
+
+    return PLACE.sub(replaced, page)
 
 
 def page(reproductions: Sequence[Reproduction], command: str) -> str:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +13,7 @@ import pytest
 
 from astrarium.core.optional import extension
 from astrarium.serving.live.backends.contract import Batch
+from astrarium.serving.live.backends.torch.graph_shapes import GraphShape, GraphShapes
 from astrarium.serving.live.backends.torch.graphs import Captured, CapturedGraphs
 from astrarium.serving.live.messages import (
     BatchBroken,
@@ -53,17 +51,6 @@ class Graph(ctypes.Structure):
         ("takes", ctypes.c_longlong),
         ("fails", ctypes.c_int),
     )
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None or extension("_worker") is None:
-        pytest.skip("no C compiler, or no native code: nothing to run a fake driver with")
-    file = tmp_path_factory.mktemp("cuda") / "libfake_cuda.so"
-    source = Path(__file__).with_name("fake_cuda_driver.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-Wall", str(source), "-o", str(file)], check=True)
-    return file
 
 
 class Gpu:
@@ -319,21 +306,24 @@ class OldGraph:
 
 INPUT = TensorSpec("INPUT", "INT8", (ITEM,))
 OUTPUT = TensorSpec("OUTPUT", "INT8", (ITEM,))
+SHAPES = GraphShapes((INPUT,), {0: LARGEST})
 
 
 def captured(offsets: Sequence[int] = (0, 0), output: TensorSpec = OUTPUT) -> CapturedGraphs:
     torch = pytest.importorskip("torch")
     static, left = (torch.zeros(LARGEST, ITEM, dtype=torch.int8) for _ in range(2))
-    graphs = {room: Captured(FakeGraph(static, left, room), {"OUTPUT": left[:room]}) for room in ROOMS}
+    graphs = {
+        GraphShape(room): Captured(FakeGraph(static, left, room), {"OUTPUT": left[:room]}) for room in ROOMS
+    }
     device = SimpleNamespace(index=0)
-    return CapturedGraphs(FakeTorch(torch, offsets), device, graphs, [static], [INPUT], [output])
+    return CapturedGraphs(FakeTorch(torch, offsets), device, graphs, [static], SHAPES, [output])
 
 
 def test_graphs_that_were_handed_over_run_without_python(library: Path) -> None:
     graphs = captured()
     gpu = Gpu(library)
     assert graphs.needs_python() == ""
-    handed = graphs.handed_over(extension("_worker"), gpu.streams, LARGEST)
+    handed = graphs.handed_over(extension("_worker"), gpu.streams)
     model = SimpleNamespace(inputs=[INPUT], outputs=[OUTPUT], graphs=handed.runner)
     values = np.arange(2 * ITEM, dtype=np.int8).reshape(2, ITEM)
     order = RepeatedOrder(model, Batch(2, {"INPUT": values}))
@@ -356,7 +346,7 @@ def test_a_batch_beyond_the_largest_graph_is_measured_as_python_runs_it(library:
     # which hold the memory
     graphs = captured()
     gpu = Gpu(library)
-    handed = graphs.handed_over(extension("_worker"), gpu.streams, LARGEST)
+    handed = graphs.handed_over(extension("_worker"), gpu.streams)
     by_python: list[int] = []
 
     def launch(batch: Batch, now: int) -> Launched:
@@ -373,10 +363,11 @@ def test_a_batch_beyond_the_largest_graph_is_measured_as_python_runs_it(library:
 def test_a_graph_that_leaves_something_else_is_not_handed_over(library: Path) -> None:
     graphs = captured()
     gpu = Gpu(library)
-    rest = {room: graphs.graphs[room] for room in (1, LARGEST)}
-    handed = graphs._replace(graphs=rest).handed_over(extension("_worker"), gpu.streams, LARGEST)
-    handed.add(4, Captured(graphs.graphs[4].graph, {"OUTPUT": graphs.graphs[4].outputs["OUTPUT"].float()}))
-    handed.add(2, Captured(graphs.graphs[4].graph, {"OUTPUT": graphs.graphs[4].outputs["OUTPUT"][:2]}))
+    rest = {GraphShape(room): graphs.graphs[GraphShape(room)] for room in (1, LARGEST)}
+    handed = graphs._replace(graphs=rest).handed_over(extension("_worker"), gpu.streams)
+    graph, outputs, _ = graphs.graphs[GraphShape(4)]
+    handed.add(GraphShape(4), Captured(graph, {"OUTPUT": outputs["OUTPUT"].float()}))
+    handed.add(GraphShape(2), Captured(graph, {"OUTPUT": outputs["OUTPUT"][:2]}))
     model = SimpleNamespace(inputs=[INPUT], outputs=[OUTPUT], graphs=handed.runner)
     for size in (2, 3):
         RepeatedOrder(model, Batch(size, {"INPUT": np.zeros((size, ITEM), np.int8)})).carried_out(1)
@@ -390,7 +381,7 @@ def test_graphs_that_need_python_say_why() -> None:
     other = captured(output=TensorSpec("OUTPUT", "FP16", (ITEM,)))
     assert "something else than the output OUTPUT of FP16" in other.needs_python()
     short = captured()
-    short.graphs[1].outputs["OUTPUT"].resize_(0, ITEM)
+    short.graphs[GraphShape(1)].outputs["OUTPUT"].resize_(0, ITEM)
     assert "something else" in short.needs_python()
-    old = captured()._replace(graphs={LARGEST: Captured(OldGraph(), {})})
+    old = captured()._replace(graphs={GraphShape(LARGEST): Captured(OldGraph(), {})})
     assert "does not tell where its graphs are" in old.needs_python()

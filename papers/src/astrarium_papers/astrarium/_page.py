@@ -8,7 +8,6 @@ Each table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is writ
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +18,8 @@ import msgspec
 
 from astrarium_papers.astrarium import _lines, ablation, figure7, latency, overload
 from astrarium_papers.astrarium._settings import BUILT_FOR, OURS, POLICIES
+from astrarium_papers.markdown import fill as filled
 from astrarium_papers.markdown import table
-
-PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Data = Mapping[str, Any]
 
@@ -30,12 +28,7 @@ def fill(page: str, results: Mapping[str, Data]) -> str:
     """Fill the tables of a page. *results* are the data of reproductions by name, such as `goodput`; tables
     without any stay."""
     tables = {name: make(results[source]) for name, (source, make) in TABLES.items() if source in results}
-
-    def replaced(match: re.Match[str]) -> str:
-        start, name, end = match.groups()
-        return f"{start}{tables[name]}\n{end}" if name in tables else match.group()
-
-    return PLACE.sub(replaced, page)
+    return filled(page, tables)
 
 
 def _goodput(data: Data) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run
+from astrarium.serving.record import ServingRecord
 from astrarium.serving.report.summary import measured_requests
 from astrarium.serving.scenario import Scenario, parse
 from astrarium_papers.findings import Effort, Row
@@ -69,7 +70,11 @@ def finish_rates(setting: Scenario, effort: Effort) -> list[float]:
 
 
 def finish_rate(setting: Scenario) -> float:
-    record = run(setting)
+    return in_time(run(setting))
+
+
+def in_time(record: ServingRecord) -> float:
+    """Return the share of the measured requests that finished in time."""
     outcomes = record.requests.outcome[measured_requests(record)]
     return float(np.mean(outcomes == Outcome.IN_TIME))
 

@@ -83,6 +83,15 @@ def _check_mask(spec: TensorSpec, axes: Sequence[tuple[Axis, Sizes | None]]) -> 
         raise InputError("mask", f"{spec.name} {list(spec.shape)}", expected)
 
 
+def length_of(specs: Iterable[TensorSpec], arrays: Mapping[str, Array]) -> int:
+    """Return how long the items of a batch are; 0 where they have no length, or are of several axes."""
+    axes = axes_of(specs)
+    if len(axes) != 1:
+        return 0
+    name, place = axes[0][0]
+    return int(arrays[name].shape[1 + place])
+
+
 def complete(specs: Iterable[TensorSpec], arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return a batch's inputs with those that the server fills, where nothing was padded."""
     own = {name: [array.shape[1:]] * len(array) for name, array in arrays.items()}

@@ -17,7 +17,7 @@ import numpy as np
 
 from astrarium.core.optional import extension
 from astrarium.serving.live.ranges import RANGES, Number, is_real
-from astrarium.serving.live.tensors import BF16, DATATYPES, Array, TensorSpec, to_bfloat16
+from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16
 
 Data = bytes | bytearray | memoryview
 
@@ -80,6 +80,18 @@ def bounds(spec: TensorSpec) -> tuple[Any, Any]:
     typed = to_bfloat16(np.array(stated)) if is_bf16 else np.array(stated, DATATYPES[spec.datatype])
     low, high = numbers(spec.datatype, typed.tobytes())
     return low, high
+
+
+def padding_element(spec: TensorSpec) -> Any:
+    """Return what items are padded with: zeros, or the nearest that the input takes; empty texts."""
+    if spec.datatype == BYTES:
+        return b""
+    zero = np.zeros((), DATATYPES[spec.datatype])
+    if spec.values is None:
+        return zero
+    low, high = bounds(spec)
+    near = np.clip(np.zeros((), low.dtype), low, high)
+    return to_bfloat16(near) if spec.datatype == BF16 else near
 
 
 def native_bounds(spec: TensorSpec) -> tuple[int, int]:

@@ -16,8 +16,9 @@ import pytest
 from astrarium.serving.live.backends import backends
 from astrarium.serving.live.backends import torch as torch_backend
 from astrarium.serving.live.backends.contract import Batch, Place
-from astrarium.serving.live.backends.torch import cuda_runner, first_sizes, programs
+from astrarium.serving.live.backends.torch import cuda_runner, programs
 from astrarium.serving.live.backends.torch.cuda_runner import CudaBatch, CudaRunner
+from astrarium.serving.live.backends.torch.graph_shapes import GraphShape, GraphShapes, first_sizes
 from astrarium.serving.live.backends.torch.programs import Program
 from astrarium.serving.live.messages import plain_files
 from astrarium.serving.live.tensors import TensorSpec
@@ -172,11 +173,19 @@ class Doubles:
 Y = TensorSpec("Y", "FP32", (4,))
 
 
+def of_sizes(sizes: list[int]) -> list[GraphShape]:
+    return [GraphShape(size) for size in sizes]
+
+
+def shapes_of(inputs: tuple[TensorSpec, ...]) -> GraphShapes:
+    return GraphShapes(inputs, {} if any(-1 in spec.shape for spec in inputs) else {0: 8})
+
+
 def runner(fails_at: int = 0, shape: tuple[int, ...] = (4,)) -> tuple[CudaRunner, Doubles]:
     fake = FakeCuda()
     model = Doubles(fake, fails_at)
     program = Program(model, (TensorSpec("x", "FP32", shape),))
-    return CudaRunner(fake, program, [Y], "cuda:0", 8), model
+    return CudaRunner(fake, program, [Y], "cuda:0", shapes_of(program.inputs)), model
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +201,7 @@ def check(cuda: CudaRunner, size: int) -> None:
 
 def test_a_batch_runs_in_the_smallest_graph_that_has_room() -> None:
     cuda, model = runner()
-    cuda.capture([2, 8], "m")
+    cuda.capture(of_sizes([2, 8]), "m")
     captured = len(model.calls)
     for size in (1, 2, 3, 8):
         check(cuda, size)
@@ -201,17 +210,17 @@ def test_a_batch_runs_in_the_smallest_graph_that_has_room() -> None:
 
 def test_the_rest_of_a_graph_holds_zeros_not_earlier_batches() -> None:
     cuda, _ = runner()
-    cuda.capture([8], "m")
+    cuda.capture(of_sizes([8]), "m")
     check(cuda, 8)
     check(cuda, 3)
     (static,) = cuda._static
-    assert static[3:].abs().sum() == 0
-    assert static[:3].abs().sum() > 0
+    assert static.view(8, 4)[3:].abs().sum() == 0
+    assert static.view(8, 4)[:3].abs().sum() > 0
 
 
 def test_larger_batches_run_without_a_graph() -> None:
     cuda, model = runner()
-    cuda.capture([1, 2], "m")
+    cuda.capture(of_sizes([1, 2]), "m")
     model.calls.clear()
     check(cuda, 5)
     check(cuda, 9)  # more than there is staging room for
@@ -220,7 +229,7 @@ def test_larger_batches_run_without_a_graph() -> None:
 
 def test_large_graphs_come_first() -> None:
     cuda, model = runner()
-    cuda.capture([1, 4, 8, 16], "m")
+    cuda.capture(of_sizes([1, 4, 8, 16]), "m")
     assert list(dict.fromkeys(model.calls)) == [8, 4, 1]
 
 
@@ -248,13 +257,13 @@ def test_some_sizes_are_captured_before_a_model_serves(
 def test_graphs_are_added_while_batches_run_in_the_others() -> None:
     """Warming up computes elsewhere: neither with the inputs nor in the stream of captured graphs."""
     cuda, model = runner()
-    cuda.capture([1, 8], "m")
+    cuda.capture(of_sizes([1, 8]), "m")
     waiting = launched(cuda, 3, size=8)
     (static,) = cuda._static
     before = static.clone()
     free = model.fake.default.free
     model.calls = []
-    assert cuda.capture_more(4, "m")
+    assert cuda.capture_more(GraphShape(4), "m")
     assert (static == before).all(), "warming up writes to other inputs"
     assert model.calls == [4] * (cuda_runner._BEFORE_CAPTURE + 1)
     assert model.fake.default.free >= free + cuda_runner._BEFORE_CAPTURE * COMPUTING
@@ -263,14 +272,14 @@ def test_graphs_are_added_while_batches_run_in_the_others() -> None:
     for size in (1, 3, 4, 5, 8):
         check(cuda, size)
     assert not model.calls, "graphs call no Python"
-    assert cuda._graph_size(3) == 4
+    assert cuda._graph_shape(GraphShape(3)) == GraphShape(4)
 
 
 def test_what_cannot_be_captured_later_runs_in_a_larger_graph() -> None:
     cuda, model = runner(fails_at=4)
-    cuda.capture([1, 8], "m")
+    cuda.capture(of_sizes([1, 8]), "m")
     with pytest.warns(UserWarning, match="batches of 4 run in a larger graph, capturing one failed: operat"):
-        assert not cuda.capture_more(4, "m")
+        assert not cuda.capture_more(GraphShape(4), "m")
     model.calls.clear()
     check(cuda, 4)
     assert not model.calls
@@ -278,12 +287,12 @@ def test_what_cannot_be_captured_later_runs_in_a_larger_graph() -> None:
 
 def test_nothing_is_captured_for_a_model_that_was_closed() -> None:
     cuda, model = runner()
-    cuda.capture([1, 8], "m")
+    cuda.capture(of_sizes([1, 8]), "m")
     call = cuda._call
     cuda.close()
     cuda._call = call
     model.calls = []
-    assert not cuda.capture_more(4, "m")
+    assert not cuda.capture_more(GraphShape(4), "m")
     assert not model.calls
 
 
@@ -292,7 +301,7 @@ def test_where_capturing_fails_it_runs_without_and_says_why() -> None:
     with pytest.warns(
         UserWarning, match="m: runs without CUDA graphs, .*batch of 4 failed: operation not perm"
     ):
-        cuda.capture([1, 4, 8], "m")
+        cuda.capture(of_sizes([1, 4, 8]), "m")
     model.calls.clear()
     check(cuda, 8)
     assert model.calls == [8]
@@ -300,7 +309,7 @@ def test_where_capturing_fails_it_runs_without_and_says_why() -> None:
 
 def test_open_dimensions_run_without_graphs() -> None:
     cuda, model = runner(shape=(-1,))
-    cuda.capture([1, 2, 4], "m")
+    cuda.capture(of_sizes([1, 2, 4]), "m")
     assert model.calls == []
     check(cuda, 2)
     check(cuda, 3)
@@ -350,7 +359,7 @@ def test_a_slot_is_not_used_again_before_its_batch_has_left_it() -> None:
 
 def test_every_model_of_a_gpu_computes_in_the_same_stream() -> None:
     cuda, model = runner()
-    other = CudaRunner(model.fake, Program(model, (X,)), [Y], "cuda:0", 8)
+    other = CudaRunner(model.fake, Program(model, (X,)), [Y], "cuda:0", shapes_of((X,)))
     first = launched(cuda, 1)
     second = launched(other, 2)
     assert second.began.at == first.computed.at
@@ -381,13 +390,13 @@ def test_times_are_those_of_the_gpu_even_if_the_host_looks_late(late: int) -> No
 
 def test_the_time_that_a_batch_takes_is_learnt_by_its_graph() -> None:
     cuda, model = runner()
-    cuda.capture([8], "m")
-    assert cuda.expected(3) == 0
+    cuda.capture(of_sizes([8]), "m")
+    assert cuda.expected(GraphShape(3)) == 0
     batch = launched(cuda, 1, size=5)
     batch.done.synchronize()
     cuda.spans(batch, model.fake.now)
-    assert cuda.expected(3) == COMPUTING + COPYING
-    assert cuda.expected(9) == 0
+    assert cuda.expected(GraphShape(3)) == COMPUTING + COPYING
+    assert cuda.expected(GraphShape(9)) == 0
 
 
 def test_a_model_on_a_gpu_is_launched_ahead_and_tells_the_times_of_the_gpu(
@@ -442,7 +451,7 @@ def test_a_partial_model_does_the_rest_later(home: Path, monkeypatch: pytest.Mon
     with pytest.warns(UserWarning, match="launched by Python"):
         partial.warm_up([1, 2, 4, 8])
     assert partial.partial
-    assert sorted(partial._runner._graphs) == [1, 2, 8]
+    assert sorted(partial._runner._graphs) == of_sizes([1, 2, 8])
     model.calls.clear()
     assert list(partial.rest()) == [4, 6, 3]
     assert not partial.partial

@@ -15,7 +15,7 @@ from astrarium.core.quantities import Time, write_duration
 from astrarium.run.waiting import waiting
 from astrarium.serving.live import fills, profiling
 from astrarium.serving.live.backends import examples
-from astrarium.serving.live.backends.contract import LoadedModel, complete
+from astrarium.serving.live.backends.contract import Bucketed, LoadedModel, complete
 from astrarium.serving.live.profiling import Care, Measure, MeasuredTimes
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import padding_trial
@@ -50,10 +50,13 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
         raise InputError("--data", str(wanted.data), expected)
     lengths = lengths_of(specs)
     with waiting(f"warming up {wanted.name}"):
+        verdict = padding_trial.tried(model, Padding(tuple(specs)), wanted.largest, careful=True)
+        if isinstance(model, Bucketed):
+            model.padding_is(verdict.padding == "safe")
         model.warm_up([1])
         complete(model)
-        verdict = padding_trial.tried(model, Padding(model.inputs), wanted.largest, careful=True)
-    graphs = list(getattr(model, "graph_sizes", ()))
+    in_graphs = isinstance(model, Bucketed) and model.buckets
+    graphs = list(getattr(model, "graph_sizes", ())) if in_graphs else []
     sizes = [size for size in graphs if size <= wanted.largest] or examples.sizes(wanted.largest)
     tables: Tables = {}
     with bar(f"profiling {wanted.name}", len(lengths)) as progress:

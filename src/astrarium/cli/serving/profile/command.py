@@ -96,12 +96,13 @@ def profile(
     wanted = measuring.Wanted(target.name, largest, limit, chance, slack, data)
     care = Care(warm_up, repeats)
     try:
+        inputs = shaped(loaded, specs, target.files)
         if getattr(loaded, "applications", None):
             profiled, times = measuring.by_application(loaded, care, wanted)
-        elif by_length.is_open(shaped(loaded, specs)):
-            profiled, times = by_length.by_length(loaded, shaped(loaded, specs), care, wanted)
+        elif by_length.is_open(inputs):
+            profiled, times = by_length.by_length(loaded, inputs, care, wanted)
         else:
-            profiled, times = measuring.by_size(loaded, shaped(loaded, specs), care, wanted)
+            profiled, times = measuring.by_size(loaded, inputs, care, wanted)
     finally:
         loaded.close()
     runs = f"{quantile} of {repeats} runs"

@@ -9,6 +9,7 @@ from typing import Any
 
 from astrarium.core.errors import InputError, one_of, written_in
 from astrarium.core.plain_data import read_yaml
+from astrarium.serving.live import fills
 from astrarium.serving.live.backends import backends, examples, placed
 from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles, Place, package
 from astrarium.serving.live.ranges import Sizes, sizes_of
@@ -145,8 +146,8 @@ def _device(wanted: str, backend: str) -> str:
     return wanted
 
 
-def shaped(loaded: LoadedModel, specs: list[TensorSpec]) -> list[TensorSpec]:
-    """The model's inputs, with the sizes that were given on the command line."""
+def shaped(loaded: LoadedModel, specs: list[TensorSpec], files: ModelFiles) -> list[TensorSpec]:
+    """The model's inputs, with the sizes that were given on the command line, and what the server fills."""
     known = {spec.name: spec for spec in examples.inputs_of(loaded)}
     for spec in specs:
         if spec.name not in known:
@@ -159,4 +160,4 @@ def shaped(loaded: LoadedModel, specs: list[TensorSpec]) -> list[TensorSpec]:
     chosen = {**known, **sized}
     if not chosen:
         raise InputError("--input", None, "the inputs: this model cannot tell them")
-    return list(chosen.values())
+    return list(fills.marked(list(chosen.values()), files.lengths, files.mask))

@@ -65,6 +65,7 @@ class ModelFiles:
     lengths: str = ""  # the name of an input that the server fills with the items' lengths
     mask: str = ""  # and of one that is 1 where an item has elements, and 0 where it was padded
     buckets: tuple[int, ...] = ()  # lengths that batches are padded to, rising; empty: the longest item's
+    bucket_sizes: tuple[int, ...] = ()  # the largest batch of each; empty: max_batch
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,16 @@ class IgnoresPadding(Protocol):
 
 
 @runtime_checkable
+class Bucketed(Protocol):
+    """A bucketed model is fastest at some lengths, which batches are padded to where that does no harm."""
+
+    buckets: tuple[int, ...]  # rising; a model may have fewer of them after warming up
+
+    def padding_is(self, safe: bool) -> None:
+        """Hear, before warming up, whether batches will be padded: else they come in any length."""
+
+
+@runtime_checkable
 class Partial(Protocol):
     """A partial model serves before all of its warming up is done.
 
@@ -212,10 +223,13 @@ def complete(model: LoadedModel) -> None:
 class GraphRunner(Protocol):
     """A graph runner is native: a worker's native loop runs the batches of its graphs."""
 
-    def add(self, batch_size: int, graph: int, outputs: Sequence[int]) -> None: ...
+    def add(self, batch_size: int, graph: int, outputs: Sequence[int], length: int = 0) -> None: ...
 
-    def takes(self, size: int) -> bool:
-        """Return whether there is a graph for a batch of this size."""
+    def allow_padding(self) -> None:
+        """Pad items to the length of a graph from now on."""
+
+    def takes(self, size: int, length: int = 0) -> bool:
+        """Return whether there is a graph for a batch of this size, of items of this length."""
 
     def rehearse(self, memory: memoryview, order: bytes, times: int) -> list[bytes]:
         """Return what a worker says about an order that is carried out so many times in a row."""
@@ -231,10 +245,10 @@ class GraphModel(Protocol):
     graphs: GraphRunner | None
 
 
-def graph_runner(model: object, size: int) -> GraphRunner | None:
-    """Return what runs a model's batches of a size without Python, if anything does."""
+def graph_runner(model: object, size: int, length: int = 0) -> GraphRunner | None:
+    """Return what runs a model's batches of a size and length without Python, if anything does."""
     runner = model.graphs if isinstance(model, GraphModel) else None
-    return runner if runner is not None and runner.takes(size) else None
+    return runner if runner is not None and runner.takes(size, length) else None
 
 
 class Timed(NamedTuple):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from astrarium.core.quantities import Time
+from astrarium.serving.live import fills
 from astrarium.serving.live.backends import contract, examples
 from astrarium.serving.live.backends.contract import Batch, LoadedModel
+from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker.batch_turn import Clock
 from astrarium.serving.live.worker.repeated_order import RepeatedOrder
 
@@ -30,11 +33,20 @@ def measured_lead(model: LoadedModel, largest: int, clock: Clock) -> tuple[Time,
 
 
 def _shortest_lead(model: Any, size: int, clock: Clock) -> Time:
-    batch = examples.batch(examples.inputs_of(model), size, np.random.default_rng(0))
-    if contract.graph_runner(model, size) is not None:
+    specs = _of_middle_length(model)
+    batch = examples.batch(specs, size, np.random.default_rng(0))
+    if contract.graph_runner(model, size, fills.length_of(model.inputs, batch.inputs)) is not None:
         order = RepeatedOrder(model, batch)
         return max(0, min(_native_lead(order) for _ in range(_TRIES)))
     return max(0, min(_python_lead(model, batch, clock) for _ in range(_TRIES)))
+
+
+def _of_middle_length(model: LoadedModel) -> Sequence[TensorSpec]:
+    """Return inputs as they are made up; where a model has buckets, in the middle one."""
+    specs = examples.inputs_of(model)
+    if not isinstance(model, contract.Bucketed) or not model.buckets:
+        return specs
+    return examples.with_lengths(specs, examples.nearest(model.buckets[len(model.buckets) // 2]))
 
 
 def _native_lead(order: RepeatedOrder) -> Time:

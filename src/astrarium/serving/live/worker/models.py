@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from astrarium.core.quantities import Time
 from astrarium.serving.live import fills, messages
 from astrarium.serving.live.backends import backends, contract
-from astrarium.serving.live.backends.contract import LoadedModel, Place
+from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles, Place
 from astrarium.serving.live.backends.precise_wait import Ready
 from astrarium.serving.live.messages import LoadModel
 from astrarium.serving.live.phases import Phases
@@ -101,7 +101,7 @@ class WorkerModels:
             return
         replaced = self._models.get(order.model)
         self._models[order.model] = ServedModel.of(ready.model, ready.padding)
-        self._make_known(order.model, ready.model)
+        self._make_known(order.model, ready.model, ready.padding)
         self._host.hold_garbage()
         self._retire(replaced)
         self._host.send(_loaded(order.model, ready))
@@ -122,7 +122,7 @@ class WorkerModels:
         if self._models.get(number) is served:
             self._host.send(messages.ModelComplete(number, self._clock(), phases))
 
-    def _make_known(self, number: int, model: LoadedModel) -> None:
+    def _make_known(self, number: int, model: LoadedModel, padding: Padding) -> None:
         """Let native code run the model's batches, where it can."""
         if self._native is None:
             return
@@ -132,6 +132,8 @@ class WorkerModels:
             tensors = _plain(fills.sent(model.inputs)), _plain(model.outputs)
             self._native.know(number, list(timed.table), *tensors, list(timed.sources))
         elif graphs is not None:
+            if padding.allowed:
+                graphs.allow_padding()
             self._native.know_graphs(number, graphs)
         else:
             self._native.forget(number)
@@ -141,16 +143,19 @@ class WorkerModels:
         phases = Phases()
         with phases.phase("load"):
             model = backends.get(files.backend)(files, self._place)
+        with phases.phase("padding"):
+            inputs = fills.marked(model.inputs, files.lengths, files.mask)
+            padding = Padding(inputs, False, _buckets(model, files))
+            verdict = padding_trial.tried(model, padding, files.max_batch, self._place.device != "cpu")
+            if isinstance(model, contract.Bucketed):
+                model.padding_is(verdict.padding == "safe")
         with phases.phase("warm-up"):
             model.warm_up(order.sizes)
         with phases.phase("lead"):
             lead = measured_lead(model, files.max_batch, self._clock)
-        with phases.phase("padding"):
-            padding = Padding(fills.marked(model.inputs, files.lengths, files.mask), False, files.buckets)
-            verdict = padding_trial.tried(model, padding, files.max_batch, self._place.device != "cpu")
         if isinstance(model, contract.Interruptible):
             model.wait_until = self._host.wait_until
-        padding = replace(padding, allowed=verdict.padding == "safe")
+        padding = replace(padding, allowed=verdict.padding == "safe", buckets=_buckets(model, files))
         return _ReadyModel(model, padding, verdict, lead, phases)
 
     def _retire(self, model: ServedModel | None) -> None:
@@ -181,6 +186,11 @@ def _loaded(number: int, ready: _ReadyModel) -> messages.ModelLoaded:
 
 
 _REPORTED = "notes", "warnings", "weights", "partial"  # of a model, where it has them
+
+
+def _buckets(model: LoadedModel, files: ModelFiles) -> tuple[int, ...]:
+    """Return the lengths that batches of a model are padded to."""
+    return (model.buckets if isinstance(model, contract.Bucketed) else ()) or files.buckets
 
 
 def _plain(specs: Sequence[TensorSpec]) -> list[tuple[str, str, tuple[int, ...]]]:

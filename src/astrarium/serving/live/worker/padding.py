@@ -19,7 +19,7 @@ from astrarium.core.quantities import Time
 from astrarium.serving.live import fills, limits
 from astrarium.serving.live.backends.contract import Batch, Launched, Ran, Result
 from astrarium.serving.live.backends.stacking import longest, stack
-from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16
+from astrarium.serving.live.tensors import Array, TensorSpec
 from astrarium.serving.live.worker.inputs import UnequalItems, rows_of
 
 Shape = tuple[int, ...]
@@ -57,7 +57,7 @@ class Padding:
 
     @cached_property
     def _elements(self) -> dict[str, Any]:
-        return {spec.name: padding_element(spec) for spec in self.sent}
+        return {spec.name: limits.padding_element(spec) for spec in self.sent}
 
     def parts(self, gathered: Batch | UnequalItems) -> list[Part]:
         """Return the parts of a batch in the order of their first items."""
@@ -137,18 +137,6 @@ class Padding:
             self.padded_length(size) if wanted < 0 else size
             for size, wanted in zip(whole, spec.shape, strict=True)
         )
-
-
-def padding_element(spec: TensorSpec) -> Any:
-    """Return what items are padded with: zeros, or the nearest that the input takes; empty texts."""
-    if spec.datatype == BYTES:
-        return b""
-    zero = np.zeros((), DATATYPES[spec.datatype])
-    if spec.values is None:
-        return zero
-    low, high = limits.bounds(spec)
-    near = np.clip(np.zeros((), low.dtype), low, high)
-    return to_bfloat16(near) if spec.datatype == BF16 else near
 
 
 class LaunchedParts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +19,14 @@ from astrarium.serving.live.worker.batch_turn import BatchTurn, ServedModel
 _OPEN_REPLY = 1 << 14  # bytes for an answer whose size is open
 
 
+def _open_reply(model: Any, batch: Batch) -> int:
+    """Return the bytes for an answer whose size is open: one that is as long as the longest input."""
+    longest = max(size for array in batch.inputs.values() for size in array.shape[1:] or (1,))
+    shapes = [[longest if size < 0 else size for size in spec.shape] for spec in model.outputs]
+    sized = [replace(spec, shape=tuple(shape)) for spec, shape in zip(model.outputs, shapes, strict=True)]
+    return max(_OPEN_REPLY, fixed_bytes(sized) or 0)
+
+
 class RepeatedOrder:
     """A repeated order is to run a batch, with memory for its inputs and its answers."""
 
@@ -27,7 +36,7 @@ class RepeatedOrder:
         inputs = self._served.padding.sent
         arrays = [np.ascontiguousarray(batch.inputs[spec.name]) for spec in inputs]
         item = sum(aligned(array.nbytes // batch.size) for array in arrays)
-        reply_bytes = fixed_bytes(model.outputs) or _OPEN_REPLY
+        reply_bytes = fixed_bytes(model.outputs) or _open_reply(model, batch)
         self.memory = memoryview(bytearray(batch.size * (item + reply_bytes)))
         self._write(arrays, item)
         replies = batch.size * item

@@ -22,7 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from threading import Thread
 from time import monotonic_ns
@@ -48,6 +50,7 @@ from astrarium.serving.live.backends.references import existing, resolved
 from astrarium.serving.live.backends.torch import embeddings, programs
 from astrarium.serving.live.backends.torch.cpu_runner import CpuRunner
 from astrarium.serving.live.backends.torch.cuda_runner import CudaBatch, CudaRunner
+from astrarium.serving.live.backends.torch.graph_shapes import GraphShape, shapes_of
 from astrarium.serving.live.backends.torch.graphs import IN_FLIGHT
 from astrarium.serving.live.backends.torch.tensors import tensor_of
 from astrarium.serving.live.phases import Phases
@@ -82,11 +85,15 @@ class TorchModel:
             self._runner = _runner(torch, program, files, place)
             self.outputs = files.outputs or programs.tried_outputs(self._runner, self.example_inputs)
         self._name = files.name
+        self._largest = files.max_batch
+        self._buckets_given = bool(files.buckets)
         self.graph_sizes = graph_sizes(files) if place.device != "cpu" else []
-        self._later: list[int] = []  # sizes of graphs that are not captured yet
+        self._later: list[GraphShape] = []  # graphs that are not captured yet
         self.wait_until: Wait = wait_until
         self.graphs: GraphRunner | None = None
+        self.buckets: tuple[int, ...] = ()
         if isinstance(self._runner, CudaRunner):
+            self.buckets = self._runner.shapes.buckets
             self.launch = self._launching(self._runner)
             self.in_flight = IN_FLIGHT
 
@@ -101,24 +108,46 @@ class TorchModel:
         with self.phases.phase("weights"):
             return programs.placed(torch, built, files, device)
 
+    def padding_is(self, safe: bool) -> None:
+        if not safe and not self._buckets_given:
+            self.buckets = ()  # hardly any batch would be of exactly these lengths
+
     def warm_up(self, sizes: Sequence[int]) -> None:
-        first, later = first_sizes([size for size in self.graph_sizes if size <= self._runner.largest])
         with self.phases.phase("graphs"):
-            if self._runner.capture(first, self._name):
-                self._later = later
+            if self._capture():
                 sizes = sorted({min(sizes), max(sizes)})
             self.graphs = self._runner.hand_over(self._name, self.outputs)
         with self.phases.phase("warm-up"):
-            for size in sizes:
-                self.run(examples.batch(self.example_inputs, size, np.random.default_rng(0)))
+            for length, size in product(sorted({*self.buckets[:1], *self.buckets[-1:]}) or [0], sizes):
+                specs = examples.with_lengths(self.example_inputs, examples.nearest(length))
+                self.run(examples.batch(specs, size, np.random.default_rng(0)))
+        self._runner.beside_graphs = 0
+
+    def _capture(self) -> bool:
+        """Capture graphs; return whether the runs of one size warm up all others, too."""
+        shapes = self._runner.shapes
+        if shapes.axis is not None and not self.buckets:
+            shapes = replace(shapes, largest={})
+        first, later = shapes.planned([size for size in self.graph_sizes if size <= self._largest])
+        if self._runner.capture(first, self._name):
+            self._later = later
+            self.notes = (*self.notes, *_told(self.buckets))
+            return True
+        self.buckets = ()
+        return False
 
     @property
     def partial(self) -> bool:
         return bool(self._later)
 
+    @property
+    def beside_graphs(self) -> int:
+        """Return how many batches no graph could run, though there are graphs."""
+        return self._runner.beside_graphs
+
     def rest(self) -> Iterator[int]:
         while self._later and self._runner.capture_more(self._later[0], self._name):
-            yield self._later.pop(0)
+            yield self._later.pop(0).size
         self._later = []
 
     def run(self, batch: Batch) -> contract.Result:
@@ -182,7 +211,7 @@ class TorchBatch:
         self._launched = monotonic_ns()
 
     def wait(self, free: int) -> Ran:
-        expected = max(free, self._launched) + self._runner.expected(self._batch.size)
+        expected = max(free, self._launched) + self._runner.expected(self._on_gpu.shape)
         self._model.wait_until(expected, self._on_gpu.done.query)
         began, ended = self._runner.spans(self._on_gpu, monotonic_ns())
         answer = result(self._on_gpu.arrays(), self._model.outputs, self._batch)
@@ -197,29 +226,6 @@ def graph_sizes(files: ModelFiles) -> list[int]:
     if not isinstance(wanted, list | tuple) or not all(options.is_count(size) for size in wanted):
         raise InputError("graphs", wanted, "true, false, or a list of batch sizes such as [1, 8, 32]")
     return sorted(set(wanted))
-
-
-def first_sizes(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the sizes to capture before a model serves, and the rest, each in the order of capturing.
-
-    The first are the largest one, those that are a quarter of one before or less, and the smallest: any batch
-    finds a graph that is not far too large. The rest halves what gaps remain, and then fills them.
-    """
-    if not sizes:
-        return [], []
-    first = _spaced(sizes, 4)
-    half = _spaced(sizes, 2)
-    between = [size for size in half if size not in first]
-    return first, between + sorted(set(sizes) - {*first, *between}, reverse=True)
-
-
-def _spaced(sizes: Sequence[int], factor: int) -> list[int]:
-    """Return sizes from the largest down, each at most the factor's part of the one before; the smallest."""
-    kept: list[int] = []
-    for size in sorted(sizes, reverse=True):
-        if not kept or size * factor <= kept[-1] or size == min(sizes):
-            kept.append(size)
-    return kept
 
 
 @cache
@@ -239,8 +245,17 @@ def _runner(torch: Any, program: programs.Program, files: ModelFiles, place: Pla
     if place.device == "cpu":
         names = [spec.name for spec in files.outputs]
         threads = options.count(files.options, "threads", 1)
-        return CpuRunner(torch, program.call, names, threads, files.max_batch)
-    return CudaRunner(torch, program, files.outputs, place.device, files.max_batch)
+        return CpuRunner(torch, program.call, names, threads)
+    shapes = shapes_of(files, program.inputs, bool(graph_sizes(files)))
+    return CudaRunner(torch, program, files.outputs, place.device, shapes)
+
+
+def _told(buckets: Sequence[int]) -> list[str]:
+    """Return what people are told of graphs by length."""
+    if not buckets:
+        return []
+    lengths = ", ".join(map(str, buckets))
+    return [f"has CUDA graphs for the lengths {lengths}; batches of others run kernel by kernel"]
 
 
 def _on_device(torch: Any, device: str, array: Array) -> Any:

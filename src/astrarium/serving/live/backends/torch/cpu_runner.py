@@ -7,25 +7,25 @@ from typing import Any
 
 from astrarium.serving.live.backends.answers import named
 from astrarium.serving.live.backends.contract import GraphRunner
+from astrarium.serving.live.backends.torch.graph_shapes import GraphShape, GraphShapes
 from astrarium.serving.live.backends.torch.tensors import portable, tensor_of
 from astrarium.serving.live.tensors import Array, TensorSpec
 
 
 class CpuRunner:
-    def __init__(
-        self, torch: Any, call: Callable[..., Any], names: Sequence[str], threads: int, largest: int
-    ) -> None:
+    def __init__(self, torch: Any, call: Callable[..., Any], names: Sequence[str], threads: int) -> None:
         self._torch = torch
         self._call = call
         self._names = names
-        self.largest = largest
+        self.shapes = GraphShapes((), {})
+        self.beside_graphs = 0
         torch.set_num_threads(threads)
 
-    def capture(self, sizes: Sequence[int], model: str) -> bool:
+    def capture(self, wanted: Sequence[GraphShape], model: str) -> bool:
         """Capture nothing: launching costs little here, and batches of every size run the same code."""
         return True
 
-    def capture_more(self, size: int, model: str) -> bool:
+    def capture_more(self, shape: GraphShape, model: str) -> bool:
         return False
 
     def hand_over(self, model: str, outputs: Sequence[TensorSpec]) -> GraphRunner | None:

@@ -4,6 +4,10 @@ Launching a small network kernel by kernel can take longer than running it; a gr
 once. A graph is captured for fixed sizes and fixed addresses, so a batch is written into the static inputs
 and runs in the smallest graph that has room for it, the rest of which is zeros.
 
+Where items have a length, there are graphs for some lengths: a batch of one of these runs in a graph, those
+of all others kernel by kernel. Static inputs are as large as the largest graph needs; each graph reads them
+from their start, as tensors of its own shape.
+
 A GPU has a stream for copies to it, one for computing and one for copies from it. A batch that is launched
 goes through all three by itself: while one is computed, the next is copied to the GPU, and the one before
 from there. Each has a slot of its own for that; from there to the static inputs, and from the static outputs
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from threading import Lock
 from time import monotonic_ns
 from typing import Any, NamedTuple
@@ -22,6 +27,7 @@ from astrarium.core.optional import extension
 from astrarium.core.quantities import Time
 from astrarium.serving.live.backends.answers import named
 from astrarium.serving.live.backends.contract import GraphRunner
+from astrarium.serving.live.backends.torch.graph_shapes import GraphShape, GraphShapes, largest_first
 from astrarium.serving.live.backends.torch.graphs import (
     IN_FLIGHT,
     Captured,
@@ -37,19 +43,24 @@ _BEFORE_CAPTURE = 3  # runs in which libraries choose their kernels and allocate
 
 
 class InputBuffers(NamedTuple):
-    """An input's buffers for the largest batch: in pinned memory (as tensor and array), and on the GPU."""
+    """An input's buffers for the largest batch: in pinned memory (as tensor and array), and on the GPU.
+
+    They are *flat* where items have a length.
+    """
 
     pinned: Any
     array: Array
     staged: Any
+    flat: bool
 
 
 class CudaBatch:
     """A batch with the GPU has events for how far it has come; `done` says that the host has its answers."""
 
-    def __init__(self, torch: Any, size: int) -> None:
+    def __init__(self, torch: Any, shape: GraphShape) -> None:
         self._torch = torch
-        self.size = size
+        self.shape = shape
+        self.size = shape.size
         self.copied = torch.cuda.Event()
         self.began, self.computed, self.done = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         self.on_gpu: list[Any] = []  # tensors that the GPU may still be using
@@ -78,26 +89,28 @@ class CudaRunner:
     """A runner for a GPU launches batches; the arrays of an answer are valid for IN_FLIGHT - 1 more."""
 
     def __init__(
-        self, torch: Any, program: Program, outputs: Sequence[TensorSpec], device: str, largest: int
+        self, torch: Any, program: Program, outputs: Sequence[TensorSpec], device: str, shapes: GraphShapes
     ) -> None:
         self._torch = torch
         self._call = program.call
         self._names = [spec.name for spec in outputs]
         self._types = {spec.name: kind(torch, spec) for spec in outputs if spec.datatype != BYTES}
         self._device = torch.device(device)
-        self.largest = largest
+        self.shapes = shapes
+        self.beside_graphs = 0  # batches that no graph could run
+        self._largest = max(shapes.largest.values(), default=0)
         self._specs = program.inputs
         self._streams = streams_of(torch, self._device)
         self._slots = [Slot([self._buffers(spec) for spec in self._specs]) for _ in range(IN_FLIGHT)]
         self._next = 0
         self._static: list[Any] = []
-        self._graphs: dict[int, Captured] = {}  # replaced, never changed: another thread adds to them
+        self._graphs: dict[GraphShape, Captured] = {}  # replaced, never changed: another thread adds to them
         self._stream = torch.cuda.Stream(self._device)
         self._pool = torch.cuda.graph_pool_handle()
         self._capturing = Lock()
         self._handed_over: HandedOver | None = None
         self._clock = GpuClock()
-        self._takes: dict[int, Time] = {}  # by the size of the graph, or of the batch
+        self._takes: dict[GraphShape, Time] = {}  # of the graph, or of the batch
 
     def run(self, arrays: Sequence[Array], size: int) -> dict[str, Array]:
         batch = self.launch(arrays, size)
@@ -107,7 +120,7 @@ class CudaRunner:
 
     def launch(self, arrays: Sequence[Array], size: int) -> CudaBatch:
         slot = self._slots[self._next]
-        batch = CudaBatch(self._torch, size)
+        batch = CudaBatch(self._torch, GraphShape(size, self.shapes.length(arrays)))
         slot.free()
         try:
             with self._torch.inference_mode():
@@ -119,61 +132,61 @@ class CudaRunner:
         slot.batch, self._next = batch, (self._next + 1) % len(self._slots)
         return batch
 
-    def expected(self, size: int) -> Time:
+    def expected(self, shape: GraphShape) -> Time:
         """Return how long the GPU will take for a batch; 0 where nobody knows yet."""
-        return self._takes.get(self._graph_size(size), 0)
+        return self._takes.get(self._graph_shape(shape), 0)
 
     def spans(self, batch: CudaBatch, seen: Time) -> tuple[Time, Time]:
         """Return when the GPU began to compute a batch, and ended, of which the host has *seen* all now."""
         done = self._clock.when(batch.done, seen)
         ended = done - elapsed(batch.computed, batch.done)
         began = ended - elapsed(batch.began, batch.computed)
-        self._learn(self._graph_size(batch.size), done - began)
+        self._learn(self._graph_shape(batch.shape), done - began)
         return began, ended
 
     def staging(self, size: int) -> Sequence[Array | None]:
         """Return the pinned memory of each input of the next batch, as far as one of this size needs it."""
-        if size > self.largest:
+        if size > self._largest:
             return ()
         slot = self._slots[self._next]
         slot.free()
-        return [None if buffers is None else buffers.array[:size] for buffers in slot.inputs]
+        return [None if buffers is None or buffers.flat else buffers.array[:size] for buffers in slot.inputs]
 
     def hand_over(self, model: str, outputs: Sequence[TensorSpec]) -> GraphRunner | None:
         """Return what runs the graphs without Python; None where nothing can."""
         if not self._graphs or (module := extension("_worker")) is None:
             return None
-        graphs = CapturedGraphs(self._torch, self._device, self._graphs, self._static, self._specs, outputs)
+        graphs = CapturedGraphs(self._torch, self._device, self._graphs, self._static, self.shapes, outputs)
         with self._torch.cuda.device(self._device):  # native code takes the context that it finds
             if why := graphs.needs_python():
                 warnings.warn(f"{model}: its batches are launched by Python, since {why}", stacklevel=2)
                 return None
-            self._handed_over = graphs.handed_over(module, self._streams.native(module), self.largest)
+            self._handed_over = graphs.handed_over(module, self._streams.native(module))
         return self._handed_over.runner
 
-    def capture(self, sizes: Sequence[int], model: str) -> bool:
-        """Capture a graph for each size, large ones first: small ones find room in the memory of those.
+    def capture(self, wanted: Sequence[GraphShape], model: str) -> bool:
+        """Capture a graph for each shape, large ones first: small ones find room in the memory of those.
 
         Nothing runs in these graphs yet. Return whether the runs of one size warm up all others, too.
         """
-        if any(spec.item_bytes is None for spec in self._specs):
-            return False  # open dimensions: no two batches are alike
         torch = self._torch
         with torch.cuda.stream(self._stream):
-            self._static = [self._on_gpu(torch.zeros, spec) for spec in self._specs]
-        for size in sorted((size for size in sizes if size <= self.largest), reverse=True):
+            self._static = [self._flat(torch.zeros, spec, self.shapes.room(spec)) for spec in self._specs]
+        for shape in largest_first([shape for shape in wanted if self._has_room(shape)]):
             try:
-                self._warm([static[:size] for static in self._static], self._stream)
+                inputs = self._views(shape)
+                self._fill(inputs, shape, self._stream)
+                self._warm(inputs, self._stream)
                 torch.cuda.empty_cache()  # what was used to warm up becomes the graph's
-                self._graphs = {**self._graphs, size: self._captured(size)}
+                self._graphs = {**self._graphs, shape: self._captured(inputs)}
             except Exception as error:
-                reason = f"{model}: runs without CUDA graphs, capturing a batch of {size} failed: {error}"
-                warnings.warn(reason, stacklevel=2)
+                failed = f"capturing {_described(shape)} failed: {error}"
+                warnings.warn(f"{model}: runs without CUDA graphs, {failed}", stacklevel=2)
                 self._graphs = {}
                 return False
         return bool(self._graphs)
 
-    def capture_more(self, size: int, model: str) -> bool:
+    def capture_more(self, shape: GraphShape, model: str) -> bool:
         """Capture one more graph while batches run in the others; return whether there may be further ones.
 
         Capturing only records. Warming up computes: with inputs of its own, and in the default stream, where
@@ -184,14 +197,15 @@ class CudaRunner:
             if not self._graphs:
                 return False  # closed meanwhile
             try:
-                captured = self._captured_aside(size)
+                captured = self._captured_aside(shape)
             except Exception as error:
+                size = shape.size
                 reason = f"{model}: batches of {size} run in a larger graph, capturing one failed: {error}"
                 warnings.warn(reason, stacklevel=2)
                 return False
-            self._graphs = {**self._graphs, size: captured}
+            self._graphs = {**self._graphs, shape: captured}
             if self._handed_over is not None:
-                self._handed_over.add(size, captured)
+                self._handed_over.add(shape, captured)
         return True
 
     def close(self) -> None:
@@ -206,28 +220,42 @@ class CudaRunner:
         self._handed_over = None
         del self._call
 
-    def _learn(self, graph_size: int, took: Time) -> None:
-        known = self._takes.get(graph_size, took)
+    def _learn(self, shape: GraphShape, took: Time) -> None:
+        known = self._takes.get(shape, took)
         # Expecting an end too early costs less than too late.
-        self._takes[graph_size] = min(took, known + known // 8)
+        self._takes[shape] = min(took, known + known // 8)
 
-    def _graph_size(self, size: int) -> int:
-        """Return the size of the graph that a batch runs in; without one that large, its own."""
-        return _smallest_graph(self._graphs, size)
+    def _graph_shape(self, shape: GraphShape) -> GraphShape:
+        """Return the shape of the graph that a batch runs in; without one that large, its own."""
+        return _smallest_graph(self._graphs, shape)
+
+    def _has_room(self, shape: GraphShape) -> bool:
+        return shape.size <= self.shapes.largest.get(shape.length, 0)
 
     def _buffers(self, spec: TensorSpec) -> InputBuffers | None:
-        """Return an input's buffers for the largest batch; None where its size is open."""
-        if spec.item_bytes is None:
+        """Return an input's buffers for the largest batch; None where nobody knows how large it may be."""
+        room = self.shapes.room(spec)
+        if not self._largest or ((flat := spec.item_bytes is None) and not room):
             return None
-        shape = (self.largest, *spec.shape)
-        pinned = self._torch.zeros(shape, dtype=kind(self._torch, spec), pin_memory=True)
-        return InputBuffers(pinned, array_of(self._torch, pinned), self._on_gpu(self._torch.empty, spec))
+        pinned = self._torch.zeros((room,), dtype=kind(self._torch, spec), pin_memory=True)
+        staged = self._flat(self._torch.empty, spec, room)
+        if not flat:
+            pinned, staged = (one.view(self._largest, *spec.shape) for one in (pinned, staged))
+        return InputBuffers(pinned, array_of(self._torch, pinned), staged, flat)
 
-    def _on_gpu(self, make: Callable[..., Any], spec: TensorSpec) -> Any:
-        return self._rows(make, spec, self.largest)
+    def _flat(self, make: Callable[..., Any], spec: TensorSpec, elements: int) -> Any:
+        return make((elements,), dtype=kind(self._torch, spec), device=self._device)
 
-    def _rows(self, make: Callable[..., Any], spec: TensorSpec, size: int) -> Any:
-        return make((size, *spec.shape), dtype=kind(self._torch, spec), device=self._device)
+    def _views(self, shape: GraphShape) -> list[Any]:
+        """Return the inputs of a graph: the first part of what all graphs read."""
+        wholes = [(shape.size, *self.shapes.item(spec, shape.length)) for spec in self._specs]
+        return [static[: prod(whole)].view(whole) for static, whole in zip(self._static, wholes, strict=True)]
+
+    def _fill(self, inputs: Sequence[Any], shape: GraphShape, stream: Any) -> None:
+        """Fill inputs with what a batch has behind its items: nothing that breaks a model."""
+        with self._torch.cuda.stream(stream):
+            for tensor, spec in zip(inputs, self._specs, strict=True):
+                _fill(tensor, self.shapes.rest(spec, shape.length))
 
     def _warm(self, inputs: Sequence[Any], stream: Any) -> None:
         """Run the model a few times, and wait for it."""
@@ -236,8 +264,8 @@ class CudaRunner:
                 self._answer(inputs)
             stream.synchronize()
 
-    def _captured(self, size: int) -> Captured:
-        """Return the graph of a model that is warm for this size.
+    def _captured(self, inputs: Sequence[Any]) -> Captured:
+        """Return the graph of a model that is warm for inputs of these shapes.
 
         `torch.cuda.graph` would wait until the whole GPU is idle, and give memory back: batches go on here.
         """
@@ -247,18 +275,20 @@ class CudaRunner:
             # What other threads do meanwhile, which run batches, must not break the capture.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                outputs = self._answer([static[:size] for static in self._static])
+                outputs = self._answer(inputs)
             finally:
                 graph.capture_end()
-        return Captured(graph, outputs)
+        return Captured(graph, outputs, inputs)
 
-    def _captured_aside(self, size: int) -> Captured:
+    def _captured_aside(self, shape: GraphShape) -> Captured:
         torch = self._torch
         aside = self._torch.cuda.default_stream(self._device)
+        static = self._views(shape)
         with torch.cuda.stream(aside):
-            inputs = [self._rows(torch.zeros, spec, size) for spec in self._specs]
+            inputs = [torch.zeros(view.shape, dtype=view.dtype, device=self._device) for view in static]
+        self._fill(inputs, shape, aside)
         self._warm(inputs, aside)
-        return self._captured(size)
+        return self._captured(static)
 
     def _answer(self, tensors: Sequence[Any]) -> dict[str, Any]:
         """Return the outputs, floating ones in the type that was declared."""
@@ -275,7 +305,7 @@ class CudaRunner:
         stream = self._streams.copy_in
         there = [buffers for buffers in slot.inputs if buffers is not None]
         with self._torch.cuda.stream(stream):
-            if batch.size <= self.largest and len(there) == len(arrays):
+            if batch.size <= self._largest and len(there) == len(arrays) and _all_fit(there, arrays):
                 tensors = [_sent(*pair, batch.size) for pair in zip(there, arrays, strict=True)]
             else:
                 sources = [tensor_of(self._torch, array) for array in arrays]
@@ -285,25 +315,30 @@ class CudaRunner:
 
     def _compute(self, tensors: Sequence[Any], batch: CudaBatch) -> None:
         stream = self._streams.compute
-        size = batch.size
         with self._torch.cuda.stream(stream):
             stream.wait_event(batch.copied)
             batch.began.record(stream)
-            graphs = self._graphs
-            graph_size = _smallest_graph(graphs, size)
-            graph = graphs.get(graph_size)
-            outputs = self._replayed(graph, tensors, size, graph_size) if graph else self._answer(tensors)
+            graph = self._graph_for(batch.shape, tensors)
+            outputs = self._answer(tensors) if graph is None else self._replayed(graph, tensors, batch)
             batch.computed.record(stream)
         batch.on_gpu = [*tensors, *outputs.values()]
         batch.outputs = outputs
 
-    def _replayed(
-        self, captured: Captured, tensors: Sequence[Any], size: int, graph_size: int
-    ) -> dict[str, Any]:
-        for static, tensor in zip(self._static, tensors, strict=True):
+    def _graph_for(self, shape: GraphShape, tensors: Sequence[Any]) -> Captured | None:
+        graphs = self._graphs
+        graph = graphs.get(_smallest_graph(graphs, shape))
+        if graph is not None and shape.length and not _alike(graph.inputs, tensors):
+            graph = None  # inputs of one axis, but of different lengths
+        if graph is None and graphs:
+            self.beside_graphs += 1
+        return graph
+
+    def _replayed(self, captured: Captured, tensors: Sequence[Any], batch: CudaBatch) -> dict[str, Any]:
+        size = batch.size
+        for static, tensor, spec in zip(captured.inputs, tensors, self._specs, strict=True):
             static[:size].copy_(tensor, non_blocking=True)
-            if graph_size > size:
-                static[size:graph_size].zero_()  # not what the last batch left there
+            if len(static) > size:
+                _fill(static[size:], self.shapes.rest(spec, batch.shape.length))  # not the last batch
         captured.graph.replay()
         return {name: tensor[:size].clone() for name, tensor in captured.outputs.items()}
 
@@ -318,18 +353,40 @@ class CudaRunner:
     def _fetched(self, slot: Slot, name: str, tensor: Any, size: int) -> Any:
         """Return a pinned copy, complete once the stream is."""
         pinned = slot.outputs.get(name)
-        shape = tuple(tensor.shape[1:])
-        if pinned is None or pinned.dtype != tensor.dtype or pinned.shape[1:] != shape or len(pinned) < size:
-            capacity = (max(size, self.largest), *shape)
-            pinned = slot.outputs[name] = self._torch.empty(capacity, dtype=tensor.dtype, pin_memory=True)
-        return pinned[:size].copy_(tensor[:size], non_blocking=True)
+        shape = size, *tensor.shape[1:]
+        if pinned is None or pinned.dtype != tensor.dtype or pinned.numel() < prod(shape):
+            room = (max(size, self._largest) * prod(shape[1:]),)
+            pinned = slot.outputs[name] = self._torch.empty(room, dtype=tensor.dtype, pin_memory=True)
+        return pinned[: prod(shape)].view(shape).copy_(tensor[:size], non_blocking=True)
 
 
-def _smallest_graph(graphs: Mapping[int, Captured], size: int) -> int:
-    return min((captured for captured in graphs if captured >= size), default=size)
+def _smallest_graph(graphs: Mapping[GraphShape, Captured], shape: GraphShape) -> GraphShape:
+    size, length = shape
+    return min((one for one in graphs if one.size >= size and one.length == length), default=shape)
+
+
+def _described(shape: GraphShape) -> str:
+    return f"a batch of {shape.size}{f' of length {shape.length}' if shape.length else ''}"
+
+
+def _fill(tensor: Any, value: float) -> Any:
+    return tensor.fill_(value) if value else tensor.zero_()
+
+
+def _alike(static: Sequence[Any], tensors: Sequence[Any]) -> bool:
+    """Whether the items of a batch have the shapes of a graph's."""
+    return all(one.shape[1:] == other.shape[1:] for one, other in zip(static, tensors, strict=True))
+
+
+def _all_fit(buffers: Sequence[InputBuffers], arrays: Sequence[Array]) -> bool:
+    return all(array.size <= one.array.size for one, array in zip(buffers, arrays, strict=True) if one.flat)
 
 
 def _sent(buffers: InputBuffers, array: Array, size: int) -> Any:
+    if buffers.flat:
+        buffers.array[: array.size] = array.reshape(-1)
+        sent = buffers.staged[: array.size].copy_(buffers.pinned[: array.size], non_blocking=True)
+        return sent.view(array.shape)
     if array.ctypes.data != buffers.array.ctypes.data:  # else it was gathered there
         buffers.array[:size] = array
     return buffers.staged[:size].copy_(buffers.pinned[:size], non_blocking=True)

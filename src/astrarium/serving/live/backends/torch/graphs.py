@@ -10,16 +10,23 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from astrarium.serving.live import limits
 from astrarium.serving.live.backends.contract import GraphRunner
+from astrarium.serving.live.backends.torch.graph_shapes import GraphShape, GraphShapes
 from astrarium.serving.live.backends.torch.tensors import kind
-from astrarium.serving.live.tensors import BYTES, TensorSpec
+from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, TensorSpec, to_bfloat16
 
 IN_FLIGHT = 2  # batches of a model on the GPU: one is computed while the next is copied there and waits
 
 
 class Captured(NamedTuple):
+    """A captured graph reads its inputs and leaves its outputs at fixed addresses."""
+
     graph: Any
-    outputs: Mapping[str, Any]  # static, as the inputs are
+    outputs: Mapping[str, Any]
+    inputs: Sequence[Any] = ()  # views on what all graphs of a model read
 
 
 class NativeSlot(NamedTuple):
@@ -39,20 +46,20 @@ class HandedOver(NamedTuple):
     slots: Sequence[NativeSlot]
     graphs: CapturedGraphs
 
-    def add(self, size: int, captured: Captured) -> None:
+    def add(self, shape: GraphShape, captured: Captured) -> None:
         """Let native code run one more graph, while it runs the others; not one that leaves other outputs."""
-        if self.graphs.are_as_promised(captured, size):
-            self.graphs.add(self.runner, size, captured)
+        if self.graphs.are_as_promised(captured, shape):
+            self.graphs.add(self.runner, shape, captured)
 
 
 class CapturedGraphs(NamedTuple):
-    """Captured graphs of a model, by size, read *static* inputs; *inputs* and *outputs* describe tensors."""
+    """Captured graphs of a model read *static* inputs; *outputs* and those of *shapes* describe tensors."""
 
     torch: Any
     device: Any
-    graphs: Mapping[int, Captured]
+    graphs: Mapping[GraphShape, Captured]
     static: Sequence[Any]
-    inputs: Sequence[TensorSpec]
+    shapes: GraphShapes
     outputs: Sequence[TensorSpec]
 
     def needs_python(self) -> str:
@@ -60,35 +67,36 @@ class CapturedGraphs(NamedTuple):
         largest = self.graphs[max(self.graphs)]
         if not hasattr(largest.graph, "raw_cuda_graph_exec"):
             return "this PyTorch does not tell where its graphs are"
-        for (size, captured), spec in product(self.graphs.items(), self.outputs):
-            if not self._is_as_promised(captured, size, spec):
+        for (shape, captured), spec in product(self.graphs.items(), self.outputs):
+            if not self._is_as_promised(captured, shape, spec):
                 return f"the graphs leave something else than the output {spec.name} of {spec.datatype}"
         return "it draws random numbers" if self._draws(largest) else ""
 
-    def handed_over(self, module: Any, streams: Any, largest: int) -> HandedOver:
-        """Return what runs the graphs, with memory for batches of up to *largest*."""
-        slots = [self._slot(largest) for _ in range(IN_FLIGHT)]
-        static = zip(self.static, self.inputs, strict=True)
-        inputs = [(tensor.data_ptr(), spec.item_bytes) for tensor, spec in static]
-        outputs = [spec.item_bytes for spec in self.outputs]
-        runner: GraphRunner = module.GraphRunner(
-            streams, inputs, outputs, [slot.addresses() for slot in slots]
-        )
-        for size, captured in self.graphs.items():
-            self.add(runner, size, captured)
+    def handed_over(self, module: Any, streams: Any) -> HandedOver:
+        """Return what runs the graphs, with memory for the largest batches."""
+        slots = [self._slot() for _ in range(IN_FLIGHT)]
+        static = zip(self.static, self.shapes.inputs, strict=True)
+        inputs = [(tensor.data_ptr(), spec.item_bytes or 0) for tensor, spec in static]
+        outputs = [spec.item_bytes or 0 for spec in self.outputs]
+        addresses = [slot.addresses() for slot in slots]
+        open_shapes = None if self.shapes.axis is None else self._open_shapes(module)
+        runner: GraphRunner = module.GraphRunner(streams, inputs, outputs, addresses, open_shapes)
+        for shape, captured in self.graphs.items():
+            self.add(runner, shape, captured)
         self.torch.cuda.synchronize(self.device)  # other streams do not wait until the new memory is zero
         return HandedOver(runner, slots, self)
 
-    def add(self, runner: GraphRunner, size: int, captured: Captured) -> None:
+    def add(self, runner: GraphRunner, shape: GraphShape, captured: Captured) -> None:
         left = [captured.outputs[spec.name].data_ptr() for spec in self.outputs]
-        runner.add(size, captured.graph.raw_cuda_graph_exec(), left)
+        runner.add(shape.size, captured.graph.raw_cuda_graph_exec(), left, shape.length)
 
-    def are_as_promised(self, captured: Captured, size: int) -> bool:
-        return all(self._is_as_promised(captured, size, spec) for spec in self.outputs)
+    def are_as_promised(self, captured: Captured, shape: GraphShape) -> bool:
+        return all(self._is_as_promised(captured, shape, spec) for spec in self.outputs)
 
-    def _is_as_promised(self, captured: Captured, size: int, spec: TensorSpec) -> bool:
+    def _is_as_promised(self, captured: Captured, shape: GraphShape, spec: TensorSpec) -> bool:
         tensor = captured.outputs.get(spec.name)
-        if tensor is None or spec.datatype == BYTES or tuple(tensor.shape) != (size, *spec.shape):
+        whole = shape.size, *self.shapes.item(spec, shape.length)
+        if tensor is None or spec.datatype == BYTES or tuple(tensor.shape) != whole:
             return False
         return bool(tensor.dtype == kind(self.torch, spec) and tensor.is_contiguous())
 
@@ -100,14 +108,32 @@ class CapturedGraphs(NamedTuple):
         self.torch.cuda.synchronize(self.device)
         return bool(generator.get_offset() != before)
 
-    def _slot(self, largest: int) -> NativeSlot:
+    def _open_shapes(self, module: Any) -> Any:
+        fills = [(spec.fill.kind if spec.fill else "", _element(spec)) for spec in self.shapes.inputs]
+        described = _plain(self.shapes.inputs), fills, _plain(self.outputs)
+        return module.OpenShapes(*described, max(self.shapes.largest))
+
+    def _slot(self) -> NativeSlot:
         def pinned(spec: TensorSpec) -> Any:
-            return self.torch.zeros((largest, *spec.shape), dtype=kind(self.torch, spec), pin_memory=True)
+            room = (self.shapes.room(spec),)
+            return self.torch.zeros(room, dtype=kind(self.torch, spec), pin_memory=True)
 
         def on_gpu(spec: TensorSpec) -> Any:
-            shape = (largest, *spec.shape)
-            return self.torch.zeros(shape, dtype=kind(self.torch, spec), device=self.device)
+            room = (self.shapes.room(spec),)
+            return self.torch.zeros(room, dtype=kind(self.torch, spec), device=self.device)
 
-        staged = list(map(on_gpu, self.inputs))
-        results = list(map(on_gpu, self.outputs))
-        return NativeSlot(list(map(pinned, self.inputs)), staged, results, list(map(pinned, self.outputs)))
+        inputs, outputs = self.shapes.inputs, self.outputs
+        staged, results = list(map(on_gpu, inputs)), list(map(on_gpu, outputs))
+        return NativeSlot(list(map(pinned, inputs)), staged, results, list(map(pinned, outputs)))
+
+
+def _plain(specs: Sequence[TensorSpec]) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(spec.name, spec.datatype, spec.shape) for spec in specs]
+
+
+def _element(spec: TensorSpec) -> bytes:
+    """Return the bytes of one element of an input's padding, or of what a mask has where something is."""
+    if spec.fill is None:
+        return np.asarray(limits.padding_element(spec)).tobytes()
+    one = np.ones((), np.float32)
+    return (to_bfloat16(one) if spec.datatype == BF16 else one.astype(DATATYPES[spec.datatype])).tobytes()

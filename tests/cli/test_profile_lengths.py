@@ -1,0 +1,106 @@
+"""astrarium profile of models whose inputs have an open dimension: times by length and batch size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from astrarium.cli.serving.profile.by_length import rising
+from astrarium.core.lengths import lengths_between
+from astrarium.serving.scenario import load
+from tests.support.cli_fixtures import Told
+
+pytest_plugins = ("tests.support.cli_fixtures",)
+Call = Callable[..., Told]
+
+CODE = """
+def mean(X):
+    return X.mean(axis=1, keepdims=True)
+
+def masked_sum(X, MASK):
+    return (X * MASK).sum(axis=1, keepdims=True)
+"""
+
+SCENARIO = """
+cluster: {gpus: 1}
+models:
+  texts:
+    backend: {python: code.py:masked_sum}
+    inputs:
+      - {name: X, datatype: FP32, shape: ["1..64"]}
+      - {name: MASK, datatype: FP32, shape: ["1..64"]}
+    mask: MASK
+    outputs: [{name: Y, datatype: FP32, shape: [1]}]
+    slo: 10s
+    max_batch: 4
+workload: {arrivals: poisson, rate: 10/s, duration: 1s, lengths: {constant: 9}}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code.py").write_text(CODE)
+    (tmp_path / "scenario.yaml").write_text(SCENARIO)
+    return tmp_path
+
+
+def profile(call: Call, *arguments: str) -> Told:
+    return call("profile", "--repeats", "5", *arguments)
+
+
+def test_every_size_is_measured_at_every_length(home: Path, call: Call) -> None:
+    answer = profile(call, "scenario.yaml", "--json")
+    section = answer.json["profile"]
+    assert list(section) == ["lengths"], (
+        "it may be padded, since it has a mask, and no graph rounds its lengths"
+    )
+    assert [int(length) for length in section["lengths"]] == lengths_between(1, 64)
+    assert all(list(table) == ["1", "2", "3", "4"] for table in section["lengths"].values())
+
+
+def test_the_profile_is_one_that_its_scenario_is_simulated_with(home: Path, call: Call) -> None:
+    assert profile(call, "scenario.yaml", "--write").code == 0
+    scenario = load(home / "scenario.yaml")
+    assert scenario.has_lengths
+    assert json.loads(call("simulate", "scenario.yaml", "--json", "--no-folder").out)["attainment"] == 1.0
+
+
+def test_a_model_that_padding_changes_is_said_to_run_equal_lengths_only(home: Path, call: Call) -> None:
+    text = yaml.safe_load(SCENARIO)
+    entry = text["models"]["texts"]
+    entry["backend"] = {"python": "code.py:mean"}
+    entry["inputs"].pop()
+    del entry["mask"]
+    (home / "scenario.yaml").write_text(yaml.safe_dump(text))
+    assert profile(call, "scenario.yaml", "--json").json["profile"]["together"] == "length"
+
+
+def test_without_a_range_it_asks_for_one(home: Path, call: Call) -> None:
+    (home / "scenario.yaml").write_text(SCENARIO.replace('"1..64"', "-1"))
+    error = profile(call, "scenario.yaml").error
+    assert 'X: shape: expected a range in the place of -1, such as "1..512"' in error
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "lengths"),
+    [
+        (1, 512, [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]),
+        (100, 300, [128, 192, 256, 300]),
+        (5, 5, [5]),
+        (1, 3, [1, 2, 3]),
+    ],
+)
+def test_lengths_are_half_as_long_again_or_less_from_one_to_the_next(
+    low: int, high: int, lengths: list[int]
+) -> None:
+    assert lengths_between(low, high) == lengths
+
+
+def test_noise_makes_no_longer_request_look_cheaper() -> None:
+    noisy = {16: {1: 5, 2: 9}, 32: {1: 4, 2: 10}, 64: {1: 6}}
+    assert rising(noisy) == {16: {1: 5, 2: 9}, 32: {1: 5, 2: 10}, 64: {1: 6}}

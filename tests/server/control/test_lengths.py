@@ -1,0 +1,101 @@
+"""Plans of models whose requests have lengths follow what batches take, and what padding does to answers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from astrarium.core.optional import extension
+from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND
+from astrarium.server.control.calls.ticket import KeptGpu, Tensors
+from astrarium.server.control.health.bounds import scaled
+from astrarium.server.control.health.drift_watch import EVERY, FEWEST, DriftWatch
+from astrarium.server.control.replanning import Replanner
+from astrarium.serving.contract import GpuSpec, Lengths, ModelSpec, Setup
+from astrarium.serving.live.tensors import TensorSpec
+from astrarium.serving.twin.native import native_setup
+
+MS = MILLISECOND
+PLAIN = 1024  # the weight of a call as long as any
+SHORT = (0, 1 * MS, 2 * MS, FOREVER)
+LONG = (0, 10 * MS, 20 * MS, FOREVER)
+SPEC = ModelSpec(0, "texts", 100 * MS, LONG, lengths=Lengths((16, 64), (SHORT, LONG)))
+SETUP = Setup((SPEC,), (GpuSpec(0),))
+
+
+def test_a_plan_is_scaled_in_all_its_tables() -> None:
+    slower = scaled(SPEC, 1.5)
+    assert slower.latency == (0, 15 * MS, 30 * MS, FOREVER)
+    assert slower.lengths is not None
+    assert slower.lengths.latency == ((0, 1.5 * MS, 3 * MS, FOREVER), slower.latency)
+
+
+@pytest.mark.parametrize(("bucket", "kept"), [(0, 1.5 * MS), (1, 15 * MS)])
+def test_a_batch_is_held_against_what_its_length_takes(bucket: int, kept: float) -> None:
+    watch = DriftWatch(SETUP, 0)
+    now = 100 * SECOND
+    watch.saw(0, [KeptGpu(now, 1, int(kept), bucket)] * FEWEST)
+    revised = watch.revised(SETUP, now + EVERY)
+    assert revised is not None
+    assert revised.models[0].lengths == scaled(SPEC, 1.5).lengths
+
+
+def test_batches_in_several_runs_say_nothing_of_the_profile() -> None:
+    watch = DriftWatch(SETUP, 0)
+    watch.saw(0, [KeptGpu(SECOND, 2, 50 * MS, -1)] * FEWEST)
+    assert watch.revised(SETUP, 2 * EVERY) is None
+
+
+@pytest.mark.parametrize(("padding", "together"), [("safe", "padded"), ("changes", "length"), ("", "padded")])
+def test_where_padding_changes_answers_only_equal_lengths_are_planned_together(
+    padding: str, together: str
+) -> None:
+    begun: list[Setup] = []
+    coordinator = SimpleNamespace(
+        setup=SETUP, begin=begun.append, accounts=SimpleNamespace(batch_listeners=[])
+    )
+    plan = SimpleNamespace(setup=SETUP, measured_delays=False)
+    repository = SimpleNamespace(entries=[SimpleNamespace(padding=(padding, ""))])
+    parts = [cast(Any, part) for part in (plan, coordinator, repository, None)]
+    Replanner(parts[0], parts[1], parts[2], parts[3], lambda: 0).follow_drift()
+    lengths = cast(Lengths, SPEC.lengths)
+    wanted = replace(SPEC, lengths=replace(lengths, together="length"))
+    assert begun == ([replace(SETUP, models=(wanted,))] if together == "length" else [])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "length"),
+    [([(1, 5)], 5), ([(2, 9)], 9), (None, 0)],
+)
+def test_a_row_is_as_long_as_its_open_dimension(shapes: list[tuple[int, ...]] | None, length: int) -> None:
+    tensors = Tensors((TensorSpec("TOKENS", "INT64", (-1,)),), ())
+    known = None if shapes is None else [(shape, 8) for shape in shapes]
+    assert tensors.length_of(known) == length
+
+
+def test_the_longest_input_counts_and_an_image_by_its_area() -> None:
+    image = TensorSpec("IMAGE", "FP32", (3, -1, -1))
+    query = TensorSpec("QUERY", "INT64", (-1,))
+    fixed = TensorSpec("FLAG", "INT64", (4,))
+    tensors = Tensors((image, query, fixed), ())
+    shapes = [((1, 3, 8, 16), 0), ((1, 100), 0), ((1, 4), 0)]
+    assert tensors.length_of(shapes) == 8 * 16
+
+
+def test_calls_weigh_what_their_length_takes_beside_the_longest() -> None:
+    front: Any = extension("_front")
+    simulator: Any = extension("_simulator")
+    admission = front.Exchange(memoryview(bytearray(4096)), 1, 8, 1).admission
+    assert admission.weigh(0, 16) == PLAIN, "before there is a plan all are alike"
+    admission.plan(native_setup(simulator, SETUP), 1, 0)
+    assert [admission.weigh(0, length) for length in (0, 1, 16, 17, 64, 99)] == [
+        PLAIN,
+        PLAIN // 10,
+        PLAIN // 10,
+        PLAIN,
+        PLAIN,
+        PLAIN,
+    ]
