@@ -19,7 +19,7 @@ ROWS = {16: {1: 1.0, 4: 2.0}, 32: {1: 2.0, 4: 4.0}}
 
 def test_a_rounded_profile_runs_at_measured_lengths_only() -> None:
     rounded = profile(ROWS, rounded=True)
-    assert [rounded.rounded_up(length) for length in (1, 16, 17, 32)] == [16, 16, 32, 32]
+    assert [rounded.rounded_up(length) for length in (1, 16, 17, 32, 99)] == [16, 16, 32, 32, 32]
     assert rounded.times(17) == rounded.times(32)
     assert rounded.times(3) == rounded.times(16)
     assert list(rounded.buckets()) == [16, 32]

@@ -19,6 +19,8 @@ Estimate = Annotated[
     msgspec.Meta(description="what policies are told of a time that is a distribution"),
 ]
 _CHANCE = {"p99": 0.99, "p50": 0.5}
+_Length = Annotated[int, msgspec.Meta(le=1 << 30)]  # as a request's can be
+_Size = Annotated[int, msgspec.Meta(le=1 << 16)]  # of batches: a time is worked out for each
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,7 +89,7 @@ class ByLength(Profile, frozen=True):
     """
 
     form = "lengths"
-    lengths: dict[int, dict[int, Duration]]
+    lengths: dict[_Length, dict[_Size, Duration]]
     rounded: bool = False
     together: Literal["padded", "bucket", "length"] = "padded"
 

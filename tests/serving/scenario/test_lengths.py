@@ -129,6 +129,12 @@ def test_lengths_need_a_model_that_has_them() -> None:
             "models.encoder.profile.lengths.32.1",
             "at least 2ms",
         ),
+        (
+            {"lengths": {16: {1: "1ms", 1 << 30: "2ms"}}},
+            f"models.encoder.profile.lengths.16.{1 << 30}",
+            "<= 65536",
+        ),
+        ({"lengths": {1 << 40: {1: "1ms"}}}, f"models.encoder.profile.lengths.{1 << 40}", "<= 1073741824"),
         ({"lengths": {16: {1: 2}}}, "models.encoder.profile.lengths.16.1", "a duration with its unit"),
         ({"together": "buckets"}, "models.encoder.profile.together", "did you mean 'bucket'?"),
         ({"rounde": True}, "models.encoder.profile.rounde", "did you mean 'rounded'?"),

@@ -136,7 +136,9 @@ def _tables(
 def _by_length(module: Any, scenario: Scenario, profiles: Sequence[Profile]) -> list[list[Any]]:
     """Return by kind of GPU and model what really takes how long, where a model has lengths."""
     kinds = scenario.cluster.kinds
-    return [[_profile(module, profile.on(kind)) for profile in profiles] for kind in kinds]
+    known = {id(profile): profile for profile in profiles}  # many models may be parts of one
+    made = [{key: _profile(module, one.on(kind)) for key, one in known.items()} for kind in kinds]
+    return [[on_kind[id(profile)] for profile in profiles] for on_kind in made]
 
 
 def _profile(module: Any, profile: Profile) -> Any:
