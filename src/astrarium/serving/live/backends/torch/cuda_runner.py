@@ -16,8 +16,10 @@ on, copies take the GPU some microseconds (10 MB), much less memory than graphs 
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from threading import Lock
 from time import monotonic_ns
@@ -271,7 +273,7 @@ class CudaRunner:
         """
         torch = self._torch
         graph = self._torch.cuda.CUDAGraph()
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
+        with torch.inference_mode(), torch.cuda.stream(self._stream), _uncollected():
             # What other threads do meanwhile, which run batches, must not break the capture.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
@@ -358,6 +360,18 @@ class CudaRunner:
             room = (max(size, self._largest) * prod(shape[1:]),)
             pinned = slot.outputs[name] = self._torch.empty(room, dtype=tensor.dtype, pin_memory=True)
         return pinned[: prod(shape)].view(shape).copy_(tensor[:size], non_blocking=True)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep Python from collecting garbage: a graph among it that is freed here would break a capture."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _smallest_graph(graphs: Mapping[GraphShape, Captured], shape: GraphShape) -> GraphShape:
