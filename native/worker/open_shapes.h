@@ -152,7 +152,7 @@ class OpenShapes {
       const auto own = length_in(input.tensor, tensor, member.rows, memory.size);
       if (!own || !memory.holds(at, static_cast<Wide>(tensor.bytes))) return false;
       if (input.tensor.place && length && *length != *own) return false;
-      if (input.tensor.place) length = *own;
+      if (input.tensor.place) length = own;
       const std::size_t item = tensor.bytes / static_cast<std::size_t>(member.rows);
       items.inputs.push_back(memory.data + static_cast<std::size_t>(at) + static_cast<std::size_t>(member.row) * item);
       at += protocol::aligned_wide(static_cast<Wide>(tensor.bytes));
