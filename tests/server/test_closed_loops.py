@@ -67,10 +67,17 @@ def test_a_call_counts_as_received_when_it_came(tmp_path: Path) -> None:
             client.sendall(request("small", 16))
             assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
             server.process.send_signal(signal.SIGSTOP)
+            while not stands_still(server.process.pid):
+                time.sleep(0.01)
             client.sendall(request("small", 16, '"parameters":{"timeout":500000},'))
             time.sleep(1.0)
             server.process.send_signal(signal.SIGCONT)
             assert client.recv(1 << 16).startswith((b"HTTP/1.1 429", b"HTTP/1.1 504"))
+
+
+def stands_still(process: int) -> bool:
+    threads = Path(f"/proc/{process}/task").glob("*/stat")
+    return all(b") T " in thread.read_bytes() for thread in threads)
 
 
 def test_clients_in_closed_loops_are_not_refused(tmp_path: Path) -> None:

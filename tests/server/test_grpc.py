@@ -203,9 +203,9 @@ def test_text_several_inputs_and_a_choice_of_outputs(server: Served, client: Any
 
 
 def test_a_request_carries_its_deadline_priority_and_application(server: Served, client: Any) -> None:
-    client.infer("echo", [tensor(ROWS)], timeout=2500, priority=2, parameters={"application": "maps"})
+    client.infer("echo", [tensor(ROWS)], timeout=2_500_000, priority=2, parameters={"application": "maps"})
     call = server.service.calls[-1]
-    assert (call.timeout, call.priority, call.application, call.rows) == (2_500_000, 2, "maps", 2)
+    assert (call.timeout, call.priority, call.application, call.rows) == (2_500_000_000, 2, "maps", 2)
     client.infer("echo", [tensor(ROWS)], headers={"x-astrarium-application": "chat"})
     call = server.service.calls[-1]
     assert (call.timeout, call.priority, call.application) == (None, 0, "chat")
@@ -222,8 +222,8 @@ def test_the_clients_own_deadline_is_how_long_it_waits_and_not_its_objective(
     assert call.timeout is None
     assert call.patience is not None
     assert 0 < call.patience <= ROUNDED
-    client.infer("echo", [tensor(ROWS)], client_timeout=50.0, timeout=3000)
-    assert server.service.calls[-1].timeout == 3_000_000
+    client.infer("echo", [tensor(ROWS)], client_timeout=50.0, timeout=3_000_000)
+    assert server.service.calls[-1].timeout == 3_000_000_000
     client.infer("echo", [tensor(ROWS)])
     assert server.service.calls[-1].patience is None
 

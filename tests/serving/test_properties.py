@@ -88,11 +88,16 @@ def test_eager_batching_is_work_conserving(case: Case, gather: Gather) -> None:
 def test_the_earlier_deadline_leaves_first_within_a_model(kind: type, case: Case) -> None:
     """Of two requests that were both there, the one with the earlier deadline never leaves later."""
     for now, members in dispatches(seen := run(kind, case)):
-        last = max(request.deadline for request in members)
+        last: dict[tuple[int, int], int] = {}  # by length: those of another may join, or wait for their like
+        for request in members:
+            alike = request.bucket, request.length
+            last[alike] = max(request.deadline, last.get(alike, 0))
         left_behind = [
             other
             for other in case.requests
-            if other.model == members[0].model and other.arrival <= now and other.deadline < last
+            if other.model == members[0].model
+            and other.arrival <= now
+            and other.deadline < last.get((other.bucket, other.length), -1)
         ]
         assert all(decided_by(seen, other, now) for other in left_behind)
 

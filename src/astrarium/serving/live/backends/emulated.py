@@ -16,11 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from astrarium.core.errors import InputError
-from astrarium.core.profiles import ByLength
 from astrarium.core.quantities import Time
 from astrarium.serving.live.backends import backends
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Ran, Result, Timed
@@ -106,7 +104,7 @@ def _times(files: ModelFiles, place: Place) -> Times:
     if "dynamic" in files.options:
         return _drawn(files.options["dynamic"], place)
     if "lengths" in files.options:
-        return _by_length(msgspec.convert(files.options["lengths"], ByLength), files.inputs or (INPUT,))
+        return _by_length(files.options["lengths"], files.inputs or (INPUT,))
     if "table" not in files.options:
         raise InputError("table", None, f"a table of times for the emulated model {files.name}")
     return _listed(tuple(files.options["table"]))
@@ -121,7 +119,13 @@ def _listed(table: tuple[Time, ...]) -> Times:
     return times
 
 
-def _by_length(profile: ByLength, inputs: Sequence[TensorSpec]) -> Times:
+def _by_length(plain: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> Times:
+    import msgspec
+
+    from astrarium.core.profiles import ByLength
+
+    profile = msgspec.convert(plain, ByLength)
+
     def times(batch: Batch) -> tuple[Time, Sequence[Time]]:
         runs = profile.runs(_lengths(batch, inputs))
         return sum(profile.times(length)[size - 1] for size, length in runs), ()

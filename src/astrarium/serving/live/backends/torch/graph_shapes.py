@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astrarium.core.lengths import lengths_between
 from astrarium.serving.live import fills, limits
 from astrarium.serving.live.backends.contract import ModelFiles
 from astrarium.serving.live.tensors import Array, TensorSpec
@@ -102,6 +101,8 @@ def shapes_of(files: ModelFiles, inputs: tuple[TensorSpec, ...], with_graphs: bo
         return GraphShapes(inputs, {})
     name, place = axes[0][0]
     range_ = next(spec for spec in inputs if spec.name == name).sizes_of(place)
+    from astrarium.core.lengths import lengths_between  # with packages that no model needs
+
     buckets = files.buckets or (lengths_between(*range_) if range_ else ())
     largest = files.bucket_sizes or [files.max_batch] * len(buckets)
     return GraphShapes(inputs, dict(zip(buckets, largest, strict=True)))
