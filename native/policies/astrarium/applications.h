@@ -45,9 +45,7 @@ class Applications final : public Groups {
   static constexpr Time kBins = 32;
 
   Applications(const Model& model, LearntTimes learnt, Grouping grouping)
-      : Groups(learnt.applications(), model.slo, grouping, !learnt.known()),
-        times(std::move(learnt)),
-        model_(model) {}
+      : Groups(learnt.applications(), model.slo, grouping, !learnt.known()), times(std::move(learnt)), model_(model) {}
 
   const Model& model_;
   bool begun_ = false;

@@ -100,8 +100,7 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
     }
     int index = first;
     for (const Group& group : of.groups) {
-      for (const int kind : group)
-        places_[static_cast<std::size_t>(model)][static_cast<std::size_t>(kind)] = index;
+      for (const int kind : group) places_[static_cast<std::size_t>(model)][static_cast<std::size_t>(kind)] = index;
       queue(index).measure(RateMeter::sum(of.meters, group));
       queue(index++).plan_with(of.table(group), group.size());
     }
@@ -318,11 +317,11 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
   int turn() const { return std::max(1, open_); }
 
   bool lookahead_, learns_ = false, several_ = false, has_lengths_ = false;
-  std::vector<std::unique_ptr<Applications>> crowds_;     // by model; none of static ones
-  std::vector<std::unique_ptr<Buckets>> buckets_;         // by model; none without lengths
-  std::vector<std::unique_ptr<Model>> alike_;             // as if all requests were of one bucket
-  std::vector<std::vector<int>> places_;  // by model, and application or bucket: its queue
-  std::vector<int> first_;                // by model: the first of its queues
+  std::vector<std::unique_ptr<Applications>> crowds_;  // by model; none of static ones
+  std::vector<std::unique_ptr<Buckets>> buckets_;      // by model; none without lengths
+  std::vector<std::unique_ptr<Model>> alike_;          // as if all requests were of one bucket
+  std::vector<std::vector<int>> places_;               // by model, and application or bucket: its queue
+  std::vector<int> first_;                             // by model: the first of its queues
   IndexSet touched_;
   std::vector<std::deque<Running>> running_;  // by GPU
   std::vector<std::pair<std::int64_t, Time>> moving_;

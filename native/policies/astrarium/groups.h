@@ -19,8 +19,7 @@ using Group = std::vector<int>;
 
 class Groups {
  public:
-  Groups(std::size_t kinds, Time slo, Grouping grouping, bool unknown)
-      : meters(kinds), slo_(slo), grouping_(grouping) {
+  Groups(std::size_t kinds, Time slo, Grouping grouping, bool unknown) : meters(kinds), slo_(slo), grouping_(grouping) {
     Group everybody(kinds);
     std::iota(everybody.begin(), everybody.end(), 0);
     const bool apart = grouping == Grouping::kApplication || (grouping == Grouping::kGrouped && unknown);

@@ -27,8 +27,8 @@ inline int well_used(const std::vector<Time>& latency) {
 class Buckets final : public Groups {
  public:
   Buckets(const Lengths& lengths, Time slo, Grouping grouping)
-      : Groups(lengths.longest.size(), slo,
-               lengths.together == Together::kPadded ? grouping : Grouping::kApplication, true),
+      : Groups(lengths.longest.size(), slo, lengths.together == Together::kPadded ? grouping : Grouping::kApplication,
+               true),
         lengths(lengths),
         rates_(lengths.longest.size() + 1) {
     for (const std::vector<Time>& latency : lengths.latency) most_.push_back(well_used(latency));

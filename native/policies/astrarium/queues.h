@@ -101,7 +101,8 @@ class RequestQueue : public ModelQueue {
   int late(Time now, Time free, const Arrivals& arrivals) const {
     const Time start = std::max(now + network_.delay(1), free);
     int place = 0;
-    while (place < waiting() && start + buckets_->lengths.time(arrivals.bucket[heads()[place]], 1) > deadline(place)) ++place;
+    while (place < waiting() && start + buckets_->lengths.time(arrivals.bucket[heads()[place]], 1) > deadline(place))
+      ++place;
     return place;
   }
 
