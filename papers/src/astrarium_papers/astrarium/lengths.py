@@ -19,7 +19,7 @@ from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "Requests of every length: over rivals that batch like lengths"
 SWITCHED = ("eager", "deferred", "timeout", "clipper", "nexus", "clockwork", "shepherd", "orloj")
-BUCKETS = ({}, {"buckets": 4})
+BUCKETS: tuple[dict[str, Any], ...] = ({}, {"buckets": 4})
 RIVALS = {name: [{"name": name, "batches": "alike", **buckets} for buckets in BUCKETS] for name in SWITCHED}
 SECONDS = 2.0
 TOLERANCE = 0.005
