@@ -1,8 +1,7 @@
 """Requests of every length: ours over each rival that batches like lengths, on 440 cases.
 
-Rivals have the switch `batches: alike`, with which each bucket of lengths is a model of its own to them. What
-all eleven buckets are worth to a rival, or four, each as wide as several, depends on the case: it is given the
-better of both.
+Rivals have the switch `batches: alike`, with which each bucket of lengths is a model of its own to them.
+Whether all eleven buckets suit a rival better, or four wider ones, depends on the case: it has the better.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Astrarium's own policy uses Symphony's window over Orloj's distributions; waiting and drops adapt to load.
 
-- Requests stand in queues of alike times: one for each static model, one for each group of alike applications
-  of a dynamic model, whose batch times are learnt, or of alike lengths. Batches of the latter are chosen by who
-  waits.
+- Requests stand in queues of alike times: one for each static model, one for each group of alike lengths, or
+  of alike applications of a dynamic model, whose batch times are learnt; who waits decides on the batch.
 - A candidate waits for others as long as the GPU time that this saves is worth it, by a price that is zero
   while GPUs are plenty, and at most a part of the way to Symphony's frontrun.
 - No request is given up before a GPU is at hand; then the next grants are simulated, and the number of heads
@@ -65,7 +64,7 @@ class Astrarium(WindowScheduler[RequestQueue]):
         ] = True
         lines: Annotated[
             Literal["grouped", "application", "model"],
-            msgspec.Meta(description="which applications of a dynamic model, or buckets of lengths, share a queue"),
+            msgspec.Meta(description="which applications, or buckets of lengths, share a queue"),
         ] = "grouped"
         memory: Annotated[Duration, msgspec.Meta(description="how long a measured time is remembered")] = (
             Duration(10 * SECOND)
