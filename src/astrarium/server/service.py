@@ -81,8 +81,7 @@ class LiveService:
         self.isolation = Isolation(self.repository, self.fleet, self.coordinator, clock, self.networks.look)
         self.workers = new_workers(memory, self.fleet, HearingScheduler(scheduler, self.coordinator.collect))
         self._calibration = self.coordinator.calibration = Calibration(self._ping, clock)
-        needed = self.coordinator.admission.needed
-        self._preprocessor = Preprocessor(tensor_store, open_calls.inputs_made, clock, needed)
+        self._preprocessor = Preprocessor(tensor_store, open_calls.inputs_made, clock, self._needed)
         self._timelines = Timelines()
         self.replanner = Replanner(plan, self.coordinator, self.repository, self._calibration, clock)
         failures = FailureWatch(self.coordinator.accounts.models, clock())
@@ -254,6 +253,10 @@ class LiveService:
     def timeline(self, last: int) -> bytes:
         self.networks.note_last_calls(self._timelines, [model.name for model in self.plan.models])
         return self._timelines.trace(last)
+
+    def _needed(self, model: int) -> Time:
+        """Return how long the shortest call of a model takes once it has its inputs."""
+        return self.coordinator.admission.cost(model).needed
 
     def _ping(self, worker: int) -> None:
         self.workers.send(worker, Ping(self.clock()))
