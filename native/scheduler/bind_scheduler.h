@@ -160,6 +160,9 @@ inline void bind_thread(nb::class_<BoundScheduler>& bound) {
           "bell", [](BoundScheduler& self) { return self.exchange.origins.back()->bell.fd(); },
           "Return a descriptor that can be read while something waits in `ended`, `packets` or `troubles`.")
       .def(
+          "cpu_ns", [](const BoundScheduler& self) { return self.thread.cpu_time(); },
+          "Return the CPU time that the thread has had.")
+      .def(
           "packets", [](BoundScheduler& self) { return packets(self); },
           nb::sig("def packets(self) -> list[tuple[int, bytes]]"), "Take what workers said that is about no batch.")
       .def(
