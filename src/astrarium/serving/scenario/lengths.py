@@ -81,9 +81,10 @@ class LengthReader:
         if kind is SampledLength and isinstance(body, str):
             file = str(self._base / body)
             return constructed(SampledLength, body, field, lengths=_samples(file, field), file=file)
-        if kind in (ConstantLength, WeightedLength, SampledLength):
-            name = msgspec.structs.fields(kind)[0].name
-            return self._decoder.decode_struct(kind, {name: body}, field)
+        if kind in (ConstantLength, WeightedLength, SampledLength):  # what stands there is the first field
+            (first, *_) = msgspec.structs.fields(kind)
+            value = self._decoder.decode(first.type, body, field)
+            return constructed(kind, body, field, **{first.name: value})
         return self._decoder.decode_struct(kind, body, field)
 
     def _check_complete(self, workload: Workload, lengths: Mapping[str, LengthDistribution]) -> None:

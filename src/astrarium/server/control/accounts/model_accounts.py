@@ -68,6 +68,7 @@ class ModelAccounts:
     refused: Counter[str] = field(default_factory=Counter)  # at the door, by kind: never accepted
     retried: int = 0
     split: int = 0  # batches that were run in parts: padding would have changed answers
+    beside_graphs: int = 0  # batches that none of the model's graphs could run
     items: int = 0
     latency: PrometheusHistogram = field(default_factory=_times)  # of answered calls, from receipt to answer
     queueing: PrometheusHistogram = field(default_factory=_times)
@@ -95,6 +96,10 @@ class ModelAccounts:
     def decline(self, reason: str) -> None:
         self.declined += 1
         self.declined_because = reason
+
+    def slow(self, split: int, beside_graphs: int) -> None:
+        self.split += split
+        self.beside_graphs += beside_graphs
 
     def call_ended(self, outcome: Outcome, reason: str, took: Time) -> None:
         self.ended_in_all += 1

@@ -245,6 +245,14 @@ class GraphModel(Protocol):
     graphs: GraphRunner | None
 
 
+@runtime_checkable
+class CountsBesideGraphs(Protocol):
+    """A model with graphs may count the batches that none of them could run: those take longer."""
+
+    @property
+    def beside_graphs(self) -> int: ...
+
+
 def graph_runner(model: object, size: int, length: int = 0) -> GraphRunner | None:
     """Return what runs a model's batches of a size and length without Python, if anything does."""
     runner = model.graphs if isinstance(model, GraphModel) else None
