@@ -1,21 +1,27 @@
-"""A model whose inputs have an open dimension is measured by length: every batch size at every length."""
+"""A model whose inputs have an open dimension is measured by length: every batch size at every length.
+
+Lengths are those that requests of somebody's own are padded least by, or else half as long again each.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from astrarium.cli import output
 from astrarium.cli.progress import bar
-from astrarium.cli.serving.profile.measuring import MADE_UP, Outcome, Wanted, is_made_up
-from astrarium.cli.serving.profile.target import ranged_lengths
+from astrarium.cli.serving.profile.measuring import MADE_UP, Outcome, Wanted, is_made_up, own_requests
 from astrarium.core.errors import InputError
+from astrarium.core.lengths import least_padded, lengths_between, padding_of
 from astrarium.core.quantities import Time, write_duration
 from astrarium.run.waiting import waiting
 from astrarium.serving.live import fills, profiling
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.contract import Bucketed, LoadedModel, complete
+from astrarium.serving.live.backends.own_requests import OwnRequests
 from astrarium.serving.live.profiling import Care, Measure, MeasuredTimes
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import padding_trial
@@ -40,12 +46,39 @@ def check_ranges(specs: Sequence[TensorSpec]) -> None:
                 raise InputError(f"{spec.name}: shape", list(spec.shape), _RANGE)
 
 
+def check_buckets(specs: Sequence[TensorSpec], wanted: Wanted) -> None:
+    if wanted.buckets is not None and wanted.data is None:
+        raise InputError("--buckets", wanted.buckets, "--data beside it: how long requests are decides")
+    if wanted.buckets is not None and not is_open(specs):
+        raise InputError("--buckets", wanted.buckets, f"to be left out: no input of {wanted.name} is open")
+
+
+def lengths_to_measure(specs: Sequence[TensorSpec], wanted: Wanted) -> list[int]:
+    """Return lengths up to the longest of the first open dimension's range; none where nothing is open."""
+    axes = fills.axes_of(specs)
+    if not axes:
+        return []
+    (name, place), *_ = axes[0]
+    range_ = next(spec for spec in specs if spec.name == name).sizes_of(place)
+    if range_ is None:
+        return []
+    requests = own_requests(wanted.data, specs)
+    if requests is None:
+        return lengths_between(*range_)
+    count = wanted.buckets or len(lengths_between(*range_))
+    return least_padded(_lengths_of(requests), range_[1], count)
+
+
+def _lengths_of(requests: OwnRequests) -> list[int]:
+    lengths: list[int] = requests.lengths[:, 0].tolist()
+    return lengths
+
+
 def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted: Wanted) -> Outcome:
-    if wanted.data is not None:
-        expected = "to be left out: inputs are made up in every length of the range"
-        raise InputError("--data", str(wanted.data), expected)
     check_ranges(specs)
-    lengths = ranged_lengths(specs)
+    requests = own_requests(wanted.data, specs)
+    lengths = lengths_to_measure(specs, wanted)
+    axes = fills.axes_of(specs)
     with waiting(f"warming up {wanted.name}"):
         verdict = padding_trial.tried(model, Padding(tuple(specs)), wanted.largest, careful=True)
         if isinstance(model, Bucketed):
@@ -57,16 +90,32 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
     sizes = [size for size in graphs if size <= wanted.largest] or examples.sizes(wanted.largest)
     tables: Tables = {}
     with bar(f"profiling {wanted.name}", len(lengths)) as progress:
-        for done, length in enumerate(lengths, 1):
+        for done, (shorter, length) in enumerate(pairwise([0, *lengths]), 1):
             fixed = examples.with_lengths(specs, examples.nearest(length))
-            tables[length] = _table(profiling.measuring(model, fixed, care), sizes, wanted)
+            data = None if requests is None else requests.between([shorter] * len(axes), [length] * len(axes))
+            tables[length] = _table(profiling.measuring(model, fixed, care, data), sizes, wanted)
             if progress is not None:
                 progress(done)
     tables = rising(tables)
     if graphs:
         tables = {length: _stepped(table) for length, table in tables.items()}
     together = "padded" if verdict.padding == "safe" else "length"
-    return Outcome(_section(tables, bool(graphs) and together == "padded", together), _shown(tables, specs))
+    section = _section(tables, bool(graphs) and together == "padded", together)
+    if requests is None:
+        return Outcome(section, _shown(tables, {}, MADE_UP if is_made_up(specs) else None))
+    shares = _shares(_lengths_of(requests), lengths)
+    found: dict[str, Any] = {"requests": shares}
+    caption = None
+    if "rounded" in section:
+        found["padding"] = padding = round(padding_of(_lengths_of(requests), lengths), 4)
+        caption = f"rounded up to these lengths, {padding:.1%} of what is computed is padding"
+    return Outcome(section, _shown(tables, shares, caption), found)
+
+
+def _shares(own: Sequence[int], lengths: Sequence[int]) -> dict[int, float]:
+    """Return which share of requests is rounded up to each length."""
+    counts = Counter(bisect_left(lengths, length) for length in own)
+    return {length: round(counts[place] / len(own), 4) for place, length in enumerate(lengths)}
 
 
 def _table(measure: Measure, sizes: Sequence[int], wanted: Wanted) -> dict[int, Time]:
@@ -111,13 +160,20 @@ def _section(tables: Tables, rounded: bool, together: str) -> dict[str, Any]:
     return section
 
 
-def _shown(tables: Tables, specs: Sequence[TensorSpec]) -> Any:
+def _shown(tables: Tables, shares: Mapping[int, float], caption: str | None) -> Any:
     largest = sorted({size for table in tables.values() for size in table if _is_power(size)})
-    rows = [(str(length), *(_cell(table, size) for size in largest)) for length, table in tables.items()]
-    shown = output.table(right=("length \\ batch, ms", *map(str, largest)), rows=rows)
-    if is_made_up(specs):
-        shown.caption = MADE_UP
+    titles = ("length \\ batch, ms", *map(str, largest), *(("requests",) if shares else ()))
+    rows = [
+        (str(length), *(_cell(table, size) for size in largest), *_percent(shares, length))
+        for length, table in tables.items()
+    ]
+    shown = output.table(right=titles, rows=rows)
+    shown.caption = caption
     return shown
+
+
+def _percent(shares: Mapping[int, float], length: int) -> list[str]:
+    return [f"{shares[length]:.1%}"] if shares else []
 
 
 def _cell(table: Mapping[int, Time], size: int) -> str:
