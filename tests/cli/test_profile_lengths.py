@@ -141,6 +141,49 @@ def test_requests_that_the_model_does_not_take_are_refused(
     assert complaint in profile(call, "scenario.yaml", *arguments).error
 
 
+IMAGES = """
+cluster: {gpus: 1}
+models:
+  images:
+    backend: {python: code.py:of_image}
+    inputs:
+      - {name: X, datatype: FP32, shape: ["8..64", "8..16"]}
+      - {name: MASK, datatype: FP32, shape: ["8..64", "8..16"]}
+    mask: MASK
+    outputs: [{name: Y, datatype: FP32, shape: [1, 1]}]
+    slo: 10s
+    max_batch: 2
+workload: {arrivals: poisson, rate: 10/s, duration: 1s, lengths: {weights: {8x8: 1, 50x16: 2}}}
+"""
+
+
+@pytest.fixture
+def images(home: Path) -> Path:
+    (home / "code.py").write_text(
+        "def of_image(X, MASK):\n    return (X * MASK).sum(axis=(1, 2), keepdims=True)\n"
+    )
+    (home / "scenario.yaml").write_text(IMAGES)
+    return home
+
+
+def test_images_are_measured_at_every_size_along_both_axes(images: Path, call: Call) -> None:
+    section = profile(call, "scenario.yaml", "--json").json["profile"]
+    assert list(section) == ["lengths"]
+    assert list(section["lengths"]) == ["8x8", "8x16", "16x8", "16x16", "32x8", "32x16", "64x8", "64x16"]
+    assert profile(call, "scenario.yaml", "--write").code == 0
+    assert load(images / "scenario.yaml").has_lengths
+    assert json.loads(call("simulate", "scenario.yaml", "--json", "--no-folder").out)["attainment"] == 1.0
+
+
+def test_images_of_ones_own_decide_the_sizes(images: Path, call: Call) -> None:
+    sizes = np.array([[10, 16]] * 30 + [[50, 9]] * 10)
+    np.savez("requests.npz", X=np.ones((40, 50, 16), np.float32), lengths=sizes)
+    told = profile(call, "scenario.yaml", "--data", "requests.npz", "--buckets", "3", "--json").json
+    assert list(told["profile"]["lengths"]) == ["10x9", "10x16", "50x9", "64x9", "50x16", "64x16"]
+    assert {size: share for size, share in told["requests"].items() if share} == {"10x16": 0.75, "50x9": 0.25}
+    assert told["padding"] == 0.0
+
+
 @pytest.mark.parametrize(
     ("low", "high", "lengths"),
     [

@@ -192,12 +192,3 @@ def _coarse(length: int) -> int:
     """
     grain = 1 if length < 64 else max(8, 1 << (length.bit_length() - 6))
     return -(-length // grain) * grain
-
-
-def padding_of(lengths: Sequence[int], rounded_to: Sequence[int]) -> float:
-    """Return which share of the work is padding where requests of these lengths are rounded up alone."""
-    import numpy as np
-
-    places = np.searchsorted(rounded_to, lengths).clip(max=len(rounded_to) - 1)
-    computed = np.array(rounded_to)[places].sum()
-    return 1 - float(np.minimum(lengths, rounded_to[-1]).sum() / computed)

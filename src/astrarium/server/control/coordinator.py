@@ -67,6 +67,8 @@ class Coordinator:
         self.admission = scheduler.admission
         self.setup = plan.setup
         self.accounts = Accounts([model.name for model in plan.models], len(plan.workers), clock)
+        for model in plan.models:
+            self.accounts.models[model.index].numbered = bool(model.sizes)
         self.fleet: Fleet | None = None  # these three need a coordinator before they can be made
         self.repository: Repository | None = None
         self.calibration: Calibration | None = None

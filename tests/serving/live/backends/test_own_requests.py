@@ -20,7 +20,7 @@ IMAGE = TensorSpec("IMAGE", "FP32", (1, -1, -1), ranges=(None, (1, 4), (1, 8)))
 @pytest.fixture
 def requests(tmp_path: Path) -> Any:
     def made(*specs: TensorSpec, **arrays: Any) -> OwnRequests:
-        np.savez(tmp_path / "mine.npz", **{name: np.array(array) for name, array in arrays.items()})
+        np.savez(tmp_path / "mine.npz", **arrays)
         return read(tmp_path / "mine.npz", specs)
 
     return made

@@ -85,6 +85,7 @@ def profile(
     Python models that carry `applications` are measured by application.
     """
     from astrarium.cli.serving.profile import by_length, destination, measuring
+    from astrarium.cli.serving.profile.grid import grid_of
     from astrarium.cli.serving.profile.target import find, load_model, shaped, tensor_of
     from astrarium.core.overrides import pairs
     from astrarium.serving.live.profiling import Care
@@ -97,9 +98,9 @@ def profile(
     limit = target.slo if slo is None else duration_in("--slo", slo)
     destination.check(target, out, write)
     wanted = measuring.Wanted(target.name, largest, limit, chance, slack, data, buckets)
-    lengths = by_length.lengths_to_measure(target.files.inputs, wanted)
+    grid = grid_of(target.files.inputs, wanted)
     with waiting(f"loading {target.name}"):
-        loaded = load_model(target, device, largest, lengths)
+        loaded = load_model(target, device, largest, grid.axes[0] if len(grid.axes) == 1 else ())
     care = Care(warm_up, repeats)
     try:
         inputs = shaped(loaded, specs, target.files)

@@ -81,6 +81,7 @@ class ModelAccounts:
     compute: _Sum = field(default_factory=_Sum)
     outputs: _Sum = field(default_factory=_Sum)
     by_size: dict[int, _Sum] = field(default_factory=dict)
+    numbered: bool = False  # their lengths are numbers of shapes, which come to nothing when added up
     length: int = 0  # of all requests that ran, where the model's have lengths
     computed: int = 0  # the same with what they were padded to
     last_ms: int = 0  # of the wall clock
@@ -121,8 +122,9 @@ class ModelAccounts:
         self.execution.enter(new.execution, new.gathering + computing + new.writing)
         self.inputs.add(new.gathering, count)
         self.outputs.add(new.writing, count)
-        self.length += new.length
-        self.computed += new.computed
+        if not self.numbered:
+            self.length += new.length
+            self.computed += new.computed
         self.last_ms = now_ms
 
     def statistics(self) -> statistics.StatisticsOfModel:

@@ -66,6 +66,7 @@ class ModelFiles:
     mask: str = ""  # and of one that is 1 where an item has elements, and 0 where it was padded
     buckets: tuple[int, ...] = ()  # lengths that batches are padded to, rising; empty: the longest item's
     bucket_sizes: tuple[int, ...] = ()  # the largest batch of each; empty: max_batch
+    sizes: tuple[tuple[int, ...], ...] = ()  # with several open dimensions, in the place of buckets
 
 
 @dataclass(frozen=True)
