@@ -83,7 +83,7 @@ class NativeThreads:
             card.slo,
             dict(card.priorities),
             list(card.applications),
-            _numbered(card),
+            *_numbered(card),
         )
 
     def always_long(self) -> dict[str, str]:
@@ -93,13 +93,16 @@ class NativeThreads:
         return {name: why for name, why in reasons.items() if why}
 
 
-def _numbered(card: ModelCard) -> Numbered | None:
-    """Return along which dimension of which input each axis lies, its buckets, and where cells begin."""
+def _numbered(card: ModelCard) -> list[Numbered]:
+    """Return what else threads are told of a model whose shapes have numbers.
+
+    That is along which dimension of which input each axis lies, its buckets, and where cells begin.
+    """
     known = numbering(card.inputs, card.sizes)
     if known is None:
-        return None
+        return []
     axes = zip(known.axes, known.grid.axes, strict=True)
-    return [(*place, list(buckets)) for place, buckets in axes], known.grid.before()
+    return [([(*place, list(buckets)) for place, buckets in axes], known.grid.before())]
 
 
 def native_specs(specs: Iterable[TensorSpec]) -> list[Spec]:
