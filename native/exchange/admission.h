@@ -2,13 +2,13 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "common/ring.h"
+#include "exchange/call_cost.h"
 #include "policies/contract.h"
 
 namespace astrarium::front {
@@ -22,11 +22,6 @@ enum class Verdict {
   kBacklog,  // as many calls of this model are open as can be answered in time
   kBehind,   // the path has more than it can carry: the call has waited too long, or would
 };
-
-// What a call weighs among the others of its model: its GPU time, as a share of its best batch, beside that of a plain
-// call. A weight of three plain calls is answered in the time of three.
-using Weight = std::int64_t;
-inline constexpr Weight kPlainCall = 1024;
 
 // How much of a model can be open and still be in time. By Little's law a call waits for as long as it takes to answer
 // what is open ahead of it, at the rate at which the model's calls are answered; a call for which that is longer than
@@ -131,80 +126,38 @@ class OpenCallLimit {
   std::atomic<bool> always_busy_ = false, refused_ = false;
 };
 
-// What calls of a model weigh by their length: the GPU time of one in its best batch, beside that of the longest ones,
-// which are the plain calls. Threads that read calls ask, and the scheduler plans.
-class CallWeights {
- public:
-  static constexpr std::size_t kMost = 128;  // buckets; longer calls are plain ones
-
-  void plan(const Model& model) {
-    const std::size_t buckets = model.lengths ? std::min(kMost, model.lengths->longest.size()) : 0;
-    for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
-      const auto& longest = model.lengths->latency.back();
-      const double share = best_time(model.lengths->latency[bucket]) / best_time(longest);
-      const auto weight = static_cast<Weight>(kPlainCall * std::min(1.0, share) + 0.5);
-      weights_[bucket].store(std::max<Weight>(1, weight), std::memory_order_relaxed);
-      longest_[bucket].store(model.lengths->longest[bucket], std::memory_order_relaxed);
-    }
-    buckets_.store(buckets, std::memory_order_relaxed);
-  }
-
-  Weight of(std::int64_t length) const {
-    const std::size_t buckets = buckets_.load(std::memory_order_relaxed);
-    for (std::size_t bucket = 0; bucket < buckets; ++bucket)
-      if (length <= longest_[bucket].load(std::memory_order_relaxed))
-        return weights_[bucket].load(std::memory_order_relaxed);
-    return kPlainCall;
-  }
-
- private:
-  static double best_time(const std::vector<Time>& latency) {
-    double best = static_cast<double>(latency[1]);
-    for (std::size_t size = 2; size + 1 < latency.size(); ++size)
-      best = std::min(best, static_cast<double>(latency[size]) / static_cast<double>(size));
-    return std::max(1.0, best);
-  }
-
-  std::atomic<std::size_t> buckets_ = 0;
-  std::array<std::atomic<std::int64_t>, kMost> longest_{};
-  std::array<std::atomic<Weight>, kMost> weights_{};
-};
-
 class Admission {
  public:
   Admission(std::size_t models, std::int64_t most_open) : gates_(models), most_open_(most_open) {}
 
   // By any thread: what would become of a call now.
-  Verdict judge(int model, Time objective, Time received, Time now) {
+  Verdict judge(int model, const CallCost& cost, Time objective, Time received, Time now) {
     if (closed_.load(std::memory_order_relaxed)) return Verdict::kClosed;
     Gate& gate = at(model);
-    const Time needed = gate.needed.load(std::memory_order_relaxed);
-    if (now + needed > received + objective) return Verdict::kTooLate;
-    if (back_at() + needed > received + objective) return Verdict::kAway;
+    if (now + cost.needed > received + objective) return Verdict::kTooLate;
+    if (back_at() + cost.needed > received + objective) return Verdict::kAway;
     if (open_.load(std::memory_order_relaxed) >= most_open_) return Verdict::kFull;
     const Time left = std::min(objective, received + objective - now);
     if (gate.limit.too_many(gate.weight.load(std::memory_order_relaxed), left)) return Verdict::kBacklog;
     return Verdict::kTaken;
   }
   // A call that is taken counts as open until `ended`, which must hear the same weight.
-  Verdict admit(int model, Time objective, Time received, Time now, Weight weight = kPlainCall) {
-    const Verdict verdict = judge(model, objective, received, now);
-    if (verdict == Verdict::kTaken) count(model, 1, weight);
+  Verdict admit(int model, const CallCost& cost, Time objective, Time received, Time now) {
+    const Verdict verdict = judge(model, cost, objective, received, now);
+    if (verdict == Verdict::kTaken) count(model, 1, cost.weight);
     return verdict;
   }
-  // What a call of this length weighs.
-  Weight weigh(int model, std::int64_t length) { return length > 0 ? at(model).weights.of(length) : kPlainCall; }
-  void ended(int model, Weight weight = kPlainCall) { count(model, -1, -weight); }
+  // What a call of this length costs; 0: its length is not known.
+  CallCost cost(int model, std::int64_t length = 0) const {
+    return gates_[static_cast<std::size_t>(model)].costs.of(length);
+  }
+  // An open call weighs something else, now that its length is known.
+  void reweigh(int model, Weight before, Weight weight) { count(model, 0, weight - before); }
+  void ended(int model, Weight weight) { count(model, -1, -weight); }
   std::int64_t open(int model) const {
     return gates_[static_cast<std::size_t>(model)].open.load(std::memory_order_relaxed);
   }
   std::int64_t open() const { return open_.load(std::memory_order_relaxed); }
-  // What a lone request needs, from the decision on it to its answer.
-  Time needed(int model) const {
-    return gates_[static_cast<std::size_t>(model)].needed.load(std::memory_order_relaxed);
-  }
-  // The same from *now* on, when perhaps no worker is up.
-  Time needed(int model, Time now) const { return needed(model) + std::max<Time>(0, back_at() - now); }
 
   // When a worker can be expected, while none is up; 0 where one is.
   void expect_worker(Time at) { back_at_.store(at, std::memory_order_relaxed); }
@@ -228,9 +181,8 @@ class Admission {
     for (std::size_t model = 0; model < gates_.size(); ++model) {
       const Model& known = setup.models[model];
       Gate& gate = gates_[model];
-      gate.needed.store(known.latency[1] + setup.network.delay(1) + setup.network.response, std::memory_order_relaxed);
       gate.widest.store(static_cast<Time>(kWidest * static_cast<double>(known.slo)), std::memory_order_relaxed);
-      gate.weights.plan(known);
+      gate.costs.plan(known, setup.network.delay(1) + setup.network.response);
       gate.limit.plan(known, std::max(1, gpus), now);  // without a worker, as if the one that is expected were here
     }
   }
@@ -248,8 +200,8 @@ class Admission {
   struct alignas(kCacheLine) Gate {
     std::atomic<std::int64_t> open = 0;
     std::atomic<Weight> weight = 0;  // of all that is open
-    std::atomic<Time> needed = 0, margin = 0, widest = 0;
-    CallWeights weights;
+    std::atomic<Time> margin = 0, widest = 0;
+    CallCosts costs;
     OpenCallLimit limit;
   };
   void count(int model, int calls, Weight weight) {

@@ -122,34 +122,39 @@ inline void bind_arena(nb::module_& m) {
       .def("give_back", &Arena::give_back, "offset"_a, "Give a block back; raise IndexError where none begins there.");
 }
 
+inline void bind_cost(nb::module_& m) {
+  nb::class_<CallCost>(m, "CallCost", "A call cost is what a call of some length costs the GPUs of its model.")
+      .def_ro("weight", &CallCost::weight, "Its part among the open calls of its model; 1024 is a plain one.")
+      .def_ro("needed", &CallCost::needed, "How long it takes alone, from the decision on it to its answer.")
+      .def_ro("length", &CallCost::length, "The length of that call; 0: all cost the same, or it is not known.");
+}
+
 // What threads that read calls ask.
 inline void bind_verdicts(nb::class_<Admission>& bound) {
   using namespace nb::literals;
   bound
+      .def("cost", &Admission::cost, "model"_a, "length"_a = 0,
+           "Return what a call of this length costs; 0: its length is not known, and it may be as short as any.")
       .def(
           "judge",
-          [](Admission& self, int model, Time objective, Time received, Time now) {
-            return static_cast<int>(self.judge(model, objective, received, now));
+          [](Admission& self, int model, const CallCost& cost, Time objective, Time received, Time now) {
+            return static_cast<int>(self.judge(model, cost, objective, received, now));
           },
-          "model"_a, "objective"_a, "received"_a, "now"_a,
+          "model"_a, "cost"_a, "objective"_a, "received"_a, "now"_a,
           "Return the verdict on a call, as `Verdict` numbers them, and let nothing in.")
       .def(
           "admit",
-          [](Admission& self, int model, Time objective, Time received, Time now) {
-            return static_cast<int>(self.admit(model, objective, received, now));
+          [](Admission& self, int model, const CallCost& cost, Time objective, Time received, Time now) {
+            return static_cast<int>(self.admit(model, cost, objective, received, now));
           },
-          "model"_a, "objective"_a, "received"_a, "now"_a,
+          "model"_a, "cost"_a, "objective"_a, "received"_a, "now"_a,
           "Return the verdict on a call; one that is let in (0) counts as open until `ended`.")
-      .def(
-          "ended", [](Admission& self, int model) { self.ended(model); }, "model"_a, "Count an open call no more.")
-      .def("weigh", &Admission::weigh, "model"_a, "length"_a,
-           "Return what a call of this length weighs among those of its model; 1024 is a plain one.")
+      .def("reweigh", &Admission::reweigh, "model"_a, "before"_a, "weight"_a,
+           "Let an open call weigh something else, now that its length is known.")
+      .def("ended", &Admission::ended, "model"_a, "weight"_a, "Count an open call of this weight no more.")
       .def("answered", &Admission::answered, "model"_a, "slip"_a,
            "Move the margin of a model by how much later than planned an answer was.")
       .def("margin", &Admission::margin, "model"_a, "Return how much later than planned answers have lately been.")
-      .def(
-          "needed", [](const Admission& self, int model) { return self.needed(model); }, "model"_a,
-          "Return how long a lone request takes from the decision on it to its answer.")
       .def(
           "open", [](const Admission& self) { return self.open(); }, "Return how many calls are open.")
       .def(
@@ -180,6 +185,7 @@ inline void bind_admission(nb::module_& m) {
 inline void bind_exchange(nb::module_& m) {
   using namespace nb::literals;
   bind_arena(m);
+  bind_cost(m);
   bind_admission(m);
   bind_regions(m);
   nb::class_<BoundExchange>(m, "Exchange",

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/units.h"
+#include "exchange/call_cost.h"
 #include "messages/news.h"
 
 namespace astrarium::front {
@@ -37,8 +38,8 @@ struct Ticket {
   int model = 0;
   int rows = 1;
   int application = 0;
-  int length = 0;              // of each row, where its model's inputs are open
-  std::int64_t weight = 1024;  // as the admission has it (kPlainCall)
+  int length = 0;  // of each row, where its model's inputs are open
+  CallCost cost;   // as the admission has it
   Time received = 0, admitted = 0, deadline = 0;
   std::size_t block = 0, replies = 0, reply_bytes = 0;  // offsets in shared memory, and the bytes of one row's answer
   std::vector<Written> inputs;                          // shapes of the inputs; empty: the model's own say it all
@@ -60,7 +61,7 @@ struct Ticket {
   // Make it as new, keeping what memory it has.
   void clear() {
     length = 0;
-    weight = 1024;
+    cost = {};
     inputs.clear();
     reply_shapes.clear();
     reason.clear();

@@ -86,12 +86,11 @@ class CallTickets {
       return turn_away(model, RefusedFor::kBadRequest);
     const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
     const SequenceWrite let_in(origin_.admitted);
-    const Verdict verdict =
-        is_behind(model, ticket.received, objective, now)
-            ? Verdict::kBehind
-            : exchange_.admission.admit(model.index, objective, ticket.received, now, ticket.weight);
+    const Verdict verdict = is_behind(ticket, objective, now)
+                                ? Verdict::kBehind
+                                : exchange_.admission.admit(model.index, ticket.cost, objective, ticket.received, now);
     if (verdict == Verdict::kClosed) return {false, "closed"};
-    if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - ticket.received);
+    if (verdict != Verdict::kTaken) return refuse(ticket, model, verdict, now);
     if (!place(ticket, model)) return refuse_for_memory(ticket, model);
     if (!is_all_here && !read_regions(ticket)) return leave_out(ticket, model), Taking{false, kRegion};
     if (!is_all_here && !model.limited.empty() && !takes_values(ticket, model, exchange_.memory + ticket.block))
@@ -113,11 +112,11 @@ class CallTickets {
     if (!is_light(ticket.call) || ticket.call.has_regions() || !fill(ticket, model, received).empty())
       return Beginning::kWaits;
     const Time now = monotonic_ns(), objective = ticket.deadline - received;
-    const Verdict verdict = is_behind(model, received, objective, now)
+    const Verdict verdict = is_behind(ticket, objective, now)
                                 ? Verdict::kBehind
-                                : exchange_.admission.judge(model.index, objective, received, now);
+                                : exchange_.admission.judge(model.index, ticket.cost, objective, received, now);
     if (verdict == Verdict::kClosed) return Beginning::kWaits;
-    if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - received), Beginning::kRefused;
+    if (verdict != Verdict::kTaken) return refuse(ticket, model, verdict, now), Beginning::kRefused;
     if (!take_arriving(ticket)) return Beginning::kWaits;
     incoming.places = places_of(ticket, area);
     note_inputs(ticket, model);
@@ -137,11 +136,11 @@ class CallTickets {
     const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
     const SequenceWrite let_in(origin_.admitted);
     const Verdict verdict = is_served
-                                ? exchange_.admission.admit(model.index, objective, ticket.received, now, ticket.weight)
+                                ? exchange_.admission.admit(model.index, ticket.cost, objective, ticket.received, now)
                                 : Verdict::kClosed;
     if (verdict == Verdict::kTaken) return hand_over(ticket, caller) ? Taking{true} : refuse_as_full(ticket, model);
     put_back(ticket);
-    if (verdict != Verdict::kClosed) return refuse(model, verdict, objective, now - ticket.received);
+    if (verdict != Verdict::kClosed) return refuse(ticket, model, verdict, now);
     is_served ? refusals_.closed(model.name) : refusals_.changed(model.name);
     origin_.tallies[static_cast<std::size_t>(model.index)]
         .refused[static_cast<std::size_t>(RefusedFor::kUnavailable)]
@@ -155,7 +154,7 @@ class CallTickets {
     ClientTicket& ticket = end_arrival(incoming);
     put_back(ticket);
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
-    refuse(model, Verdict::kTooLate, ticket.deadline - ticket.received, now - ticket.received);
+    refuse(ticket, model, Verdict::kTooLate, now);
     return true;
   }
 
@@ -218,7 +217,7 @@ class CallTickets {
     ticket.application = model.application_of(ticket.call);
     if (ticket.application < 0) return "application";
     ticket.length = model.length_of(ticket.call);
-    ticket.weight = exchange_.admission.weigh(model.index, ticket.length);
+    ticket.cost = exchange_.admission.cost(model.index, ticket.length);
     const std::size_t inputs = ticket.call.block_bytes(), rows = static_cast<std::size_t>(ticket.rows),
                       most = exchange_.arena.size();
     ticket.reply_bytes = model.reply_capacity(inputs, rows);
@@ -266,7 +265,7 @@ class CallTickets {
   // A call that was let in and placed, and is not handed over.
   void leave_out(ClientTicket& ticket, const ServedModel& model) {
     exchange_.arena.give_back(ticket.block);
-    exchange_.admission.ended(model.index, ticket.weight);
+    exchange_.admission.ended(model.index, ticket.cost.weight);
   }
 
   bool deliver(const ClientTicket& ticket, const protocol::ReplyLayout& layout, const protocol::Wanted& wanted,
@@ -388,25 +387,24 @@ class CallTickets {
 
   // Whether too much of what the GPU leaves of an objective is gone on the path: while the call waited to be read, and
   // until the scheduler takes it.
-  bool is_behind(const ServedModel& model, Time received, Time objective, Time now) {
+  bool is_behind(const ClientTicket& ticket, Time objective, Time now) {
     Ticket* oldest = nullptr;
-    waited_ = now - std::max(received, came_);
+    waited_ = now - std::max(ticket.received, came_);
     if (origin_.sent.oldest(oldest)) waited_ += std::max<Time>(0, now - oldest->admitted);
-    const Time left = objective - exchange_.admission.needed(model.index);
+    const Time left = objective - ticket.cost.needed;
     return left > 0 && static_cast<double>(waited_) > kOnPath * static_cast<double>(left);
   }
 
   Taking refuse_as_full(ClientTicket& ticket, const ServedModel& model) {
     ticket.caller = nullptr;
-    const Weight weight = ticket.weight;
+    exchange_.admission.ended(model.index, ticket.cost.weight);
     put_back(ticket);
-    exchange_.admission.ended(model.index, weight);
-    return refuse(model, Verdict::kFull, 0, 0);
+    return refuse(ticket, model, Verdict::kFull, 0);
   }
 
-  Taking refuse(const ServedModel& model, Verdict verdict, Time objective, Time passed) {
-    if (verdict == Verdict::kTooLate)
-      refusals_.too_late(model.name, objective, exchange_.admission.needed(model.index), passed);
+  Taking refuse(const ClientTicket& ticket, const ServedModel& model, Verdict verdict, Time now) {
+    const Time objective = ticket.deadline - ticket.received;
+    if (verdict == Verdict::kTooLate) refusals_.too_late(model.name, objective, ticket.cost, now - ticket.received);
     else if (verdict == Verdict::kAway) refusals_.away(model.name, exchange_.admission.back_at() - monotonic_ns());
     else if (verdict == Verdict::kFull) refusals_.full(exchange_.admission.open());
     else if (verdict == Verdict::kBehind) refusals_.behind(waited_, objective);
@@ -416,7 +414,7 @@ class CallTickets {
   }
 
   Taking refuse_for_memory(const ClientTicket& ticket, const ServedModel& model) {
-    exchange_.admission.ended(model.index, ticket.weight);
+    exchange_.admission.ended(model.index, ticket.cost.weight);
     refusals_.no_memory();
     return turn_away(model, RefusedFor::kOverloaded);
   }
@@ -468,7 +466,7 @@ class CallTickets {
       note(ticket, model, has_answer, now);
       origin_.back.drop();
     }
-    exchange_.admission.ended(ticket.model, ticket.weight);
+    exchange_.admission.ended(ticket.model, ticket.cost.weight);
   }
 
   void note(const ClientTicket& ticket, const ServedModel& model, bool has_answer, Time now) {

@@ -3,10 +3,8 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +21,7 @@
 
 #include "common/arrival.h"
 #include "common/clock.h"
+#include "common/cpu_clock.h"
 #include "common/descriptors.h"
 #include "exchange/exchange.h"
 
@@ -78,13 +77,7 @@ class EventThread {
   }
 
   // Nanoseconds of CPU time that this thread has had.
-  Time cpu_time() {
-    clockid_t clock{};
-    timespec time{};
-    if (!thread_.joinable() || pthread_getcpuclockid(thread_.native_handle(), &clock) != 0) return 0;
-    clock_gettime(clock, &time);
-    return Time{1'000'000'000} * time.tv_sec + time.tv_nsec;
-  }
+  Time cpu_time() const { return cpu_clock_.read(); }
 
   // Connections for which there was no descriptor.
   std::int64_t turned_away() const { return turned_away_.load(std::memory_order_relaxed); }
@@ -172,6 +165,7 @@ class EventThread {
   static constexpr Time kAtOnce = 100'000;             // a round that begins so soon did not have to wait
 
   void run() {
+    cpu_clock_.begin();
     do_posted();
     while (!stopped_) turn();
     lose_all();
@@ -267,6 +261,7 @@ class EventThread {
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;
   std::atomic<bool> has_posted_ = false;
+  CpuClock cpu_clock_;
   std::thread thread_;
 };
 

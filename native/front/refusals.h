@@ -56,9 +56,11 @@ class Refusals {
  public:
   const Refusal& last() const { return last_; }
 
-  void too_late(std::string_view model, Time objective, Time needed, Time passed) {
-    begin("model ", model) += " cannot answer within " + rounded_duration(objective) + ": one request alone takes " +
-                              rounded_duration(needed) + ", and " + rounded_duration(passed) + " had passed";
+  void too_late(std::string_view model, Time objective, const CallCost& cost, Time passed) {
+    const std::string length = cost.length ? " of length " + std::to_string(cost.length) : "";
+    begin("model ", model) += " cannot answer within " + rounded_duration(objective) + ": one request" + length +
+                              " alone takes " + rounded_duration(cost.needed) + ", and " + rounded_duration(passed) +
+                              " had passed";
     write(kDeadline);
   }
   void full(std::int64_t open) {

@@ -20,9 +20,8 @@ class ModelQueue {
       : model_(model),
         network_(network),
         gather_(gather),
-        ready_(model.latency.size()),
         target_(std::max(1, model.largest_batch_within(model.slo / 2 - 2 * kMillisecond))) {
-    estimate(model.latency.data());
+    estimate(model.latency);
   }
 
   int size = 0;  // of the candidate batch; 0 when nothing waits
@@ -75,13 +74,15 @@ class ModelQueue {
 
  protected:
   // Plan with these times for batches of 0, 1, 2, ... requests; they stay where they are.
-  void estimate(const Time* latency) {
-    latency_ = latency;
+  void estimate(const std::vector<Time>& latency) {
+    latency_ = latency.data();
+    ready_.resize(latency.size());
     for (std::size_t size = 0; size < ready_.size(); ++size)
       ready_[size] = network_.delay(static_cast<int>(size)) + latency[size];
   }
 
   int waiting() const { return static_cast<int>(static_cast<std::ptrdiff_t>(deadlines_.size()) - head_); }
+  int largest() const { return static_cast<int>(ready_.size()) - 2; }
   Time deadline(int place) const { return deadlines_[static_cast<std::size_t>(head_ + place)]; }
 
   Time finish(int batch, Time now, Time gpu_free) const {
@@ -91,10 +92,10 @@ class ModelQueue {
   int gather_fcfs(Time now, Time gpu_free) { return settle(1, hopeless(finish(1, now, gpu_free)), now, gpu_free); }
 
   int gather_window(int target, Time now, Time gpu_free) {
-    const int count = waiting(), largest = model_.max_batch();
-    int suffix = std::min(count, largest);
+    const int count = waiting();
+    int suffix = std::min(count, largest());
     for (int first = 0; first < count && deadline(first) < finish(suffix, now, gpu_free);)
-      suffix = std::min(count - ++first, largest);
+      suffix = std::min(count - ++first, largest());
     const int wanted = std::max(1, std::min(target, suffix));
     return settle(wanted, hopeless(finish(wanted, now, gpu_free)), now, gpu_free);
   }
@@ -112,7 +113,7 @@ class ModelQueue {
       size = 0;
       return dropped;
     }
-    const int limit = std::min(waiting() - dropped, model_.max_batch());
+    const int limit = std::min(waiting() - dropped, largest());
     const Time first = deadline(dropped);
     size = wanted;
     while (size < limit && finish(size + 1, now, gpu_free) <= first) ++size;
@@ -122,7 +123,7 @@ class ModelQueue {
   int staggered_target() const {
     const auto [count, window] = meter_.window();
     const Wide budget = Wide{model_.slo - network_.control - network_.response} * count;
-    int low = 1, high = model_.max_batch();
+    int low = 1, high = largest();
     while (low < high) {
       const int middle = (low + high + 1) / 2;
       const Wide cost = Wide{latency(middle) + network_.data * middle} * count + Wide{middle} * window;

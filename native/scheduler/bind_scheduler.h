@@ -47,6 +47,7 @@ struct BoundScheduler {
               std::tuple<std::size_t, std::size_t, std::size_t> blocks, nb::handle shapes, int length) {
     Ticket* ticket = tickets.make();
     fill(*ticket, number, model, rows, application, times, blocks, shapes, length);
+    ticket->cost = exchange.admission.cost(model, length);
     ticket->origin = static_cast<int>(exchange.origins.size()) - 1;
     if (exchange.origins.back()->sent.push(ticket)) return exchange.bell.ring(), true;
     tickets.free(ticket);
@@ -158,6 +159,9 @@ inline void bind_thread(nb::class_<BoundScheduler>& bound) {
       .def(
           "bell", [](BoundScheduler& self) { return self.exchange.origins.back()->bell.fd(); },
           "Return a descriptor that can be read while something waits in `ended`, `packets` or `troubles`.")
+      .def(
+          "cpu_ns", [](const BoundScheduler& self) { return self.thread.cpu_time(); },
+          "Return the CPU time that the thread has had.")
       .def(
           "packets", [](BoundScheduler& self) { return packets(self); },
           nb::sig("def packets(self) -> list[tuple[int, bytes]]"), "Take what workers said that is about no batch.")

@@ -330,7 +330,7 @@ class Scheduler {
 
   // suspects
 
-  Time last_chance(const Row& row) const { return row.ticket->deadline - admission_.needed(row.ticket->model); }
+  Time last_chance(const Row& row) const { return row.ticket->deadline - row.ticket->cost.needed; }
 
   // When to be asked again.
   Time next() const {
@@ -427,7 +427,7 @@ class Scheduler {
 
   // The deadline to plan with: by it a lone request can still be tried, if it can be at all.
   Time planned(const Ticket& ticket, Time now) const {
-    const Time soonest = now + admission_.needed(ticket.model);
+    const Time soonest = now + ticket.cost.needed;
     return std::max(ticket.deadline - admission_.margin(ticket.model), std::min(ticket.deadline, soonest));
   }
 
@@ -447,7 +447,7 @@ class Scheduler {
   void tell_limit(const Ticket& ticket) {
     OpenCallLimit& limit = admission_.limit(ticket.model);
     if (ticket.outcome == Outcome::kInTime && ticket.finished <= ticket.deadline)
-      limit.answered(ticket.finished, ticket.weight);
+      limit.answered(ticket.finished, ticket.cost.weight);
     else if (ticket.outcome == Outcome::kInTime || ticket.outcome == Outcome::kDropped) limit.lost();
   }
 
@@ -460,7 +460,8 @@ class Scheduler {
   // A row that was with a lost worker, and not to blame.
   void retry_row(const Row& row, int worker, const std::string& reason, Time now) {
     Ticket& ticket = *row.ticket;
-    if (now + admission_.needed(ticket.model, now) <= ticket.deadline) return count_retry(ticket), wait(row, now);
+    const Time worker_from = std::max(now, admission_.back_at());
+    if (worker_from + ticket.cost.needed <= ticket.deadline) return count_retry(ticket), wait(row, now);
     end(row, Outcome::kFailed, Cause::kWorkerLost,
         "the worker of GPU " + std::to_string(gpus_.gpu_of(worker)) + " " + reason +
             ", and it is too late to try again");

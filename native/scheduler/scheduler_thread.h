@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/cpu_clock.h"
 #include "exchange/exchange.h"
 #include "scheduler/scheduler.h"
 
@@ -154,6 +155,9 @@ class SchedulerThread {
   // Since when a policy in Python thinks (no worker's news is read until it has decided), or 0.
   Time thinks_since() const { return thinks_since_.load(std::memory_order_relaxed); }
 
+  // Nanoseconds of CPU time that the thread has had.
+  Time cpu_time() const { return cpu_clock_.read(); }
+
   // One turn: hear, take, decide, send. Returns when the next is due.
   Time turn(bool all_workers = false) {
     const Turn turn(*this);
@@ -259,6 +263,7 @@ class SchedulerThread {
   static constexpr std::uint64_t kBell = ~std::uint64_t{0}, kTimer = kBell - 1;
 
   void run() {
+    cpu_clock_.begin();
     while (!stopping_.load()) {
       turn();
       sleep();
@@ -410,6 +415,7 @@ class SchedulerThread {
   std::vector<Packet> packets_;
   std::vector<std::pair<int, std::string>> troubles_;
   std::atomic<bool> stopping_ = false;
+  CpuClock cpu_clock_;
   std::thread thread_;
 };
 

@@ -27,13 +27,15 @@ struct PhaseOutcome {
   std::int64_t in_time = 0, late = 0, dropped = 0, refused = 0;
 };
 
-// Models are called in turn; a client stays with one.
+// Models are called in turn; a client stays with one. Calls have *lengths*, one after the other.
 class VirtualClients {
  public:
   // A call reaches the server *way* after its client sent it; batches take *slower* times what the setup says.
-  VirtualClients(const Setup& setup, const std::string& name, MakeDecider make, Time way, double slower)
+  VirtualClients(const Setup& setup, const std::string& name, MakeDecider make, Time way, double slower,
+                 std::vector<int> lengths)
       : setup_(setup),
         way_(way),
+        lengths_(std::move(lengths)),
         admission_(setup.models.size(), 1 << 30),
         scheduler_(setup.gpus, admission_, nullptr),
         gpus_(setup_, slower, kSeed) {
@@ -93,14 +95,19 @@ class VirtualClients {
   void send(std::int64_t client) {
     const auto models = static_cast<std::int64_t>(setup_.models.size());
     const int model = static_cast<int>((client == kNoClient ? open_calls_++ : client) % models);
+    const int length = lengths_.empty() ? 0 : lengths_[sent_++ % lengths_.size()];
+    const CallCost cost = admission_.cost(model, length);
     const Time objective = setup_.models[static_cast<std::size_t>(model)].slo;
-    if (admission_.admit(model, objective, now_, now_) != Verdict::kTaken) {
+    if (admission_.admit(model, cost, objective, now_, now_) != Verdict::kTaken) {
       ++outcomes_[phase_].refused;
       return send_again(client, now_ + kRetry);
     }
     VirtualCall& call = spare();
     call.clear();
     call.model = model;
+    call.length = length;
+    call.block = static_cast<std::size_t>(length);
+    call.cost = cost;
     call.client = client;
     call.phase = phase_;
     call.received = now_;
@@ -113,7 +120,7 @@ class VirtualClients {
     const bool answered = call.outcome == Outcome::kInTime;
     ++(!answered ? outcome.dropped : now_ > call.deadline ? outcome.late : outcome.in_time);
     if (answered) admission_.answered(call.model, now_ - call.planned_end);
-    admission_.ended(call.model);
+    admission_.ended(call.model, call.cost.weight);
     send_again(call.client, now_ + way_);
     unused_.push_back(&call);
   }
@@ -131,6 +138,7 @@ class VirtualClients {
 
   Setup setup_;
   Time way_;
+  std::vector<int> lengths_;
   Admission admission_;
   Scheduler scheduler_;
   VirtualGpus gpus_;
@@ -139,7 +147,7 @@ class VirtualClients {
   std::vector<std::unique_ptr<VirtualCall>> calls_;
   std::vector<VirtualCall*> unused_;
   std::vector<PhaseOutcome> outcomes_;
-  std::size_t phase_ = 0;
+  std::size_t phase_ = 0, sent_ = 0;
   std::int64_t clients_ = 0, open_calls_ = 0;
   Time now_ = 0, next_open_ = kForever;
 };

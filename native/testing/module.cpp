@@ -19,10 +19,11 @@ using PhaseNumbers = std::tuple<Time, std::int64_t, double>;
 using OutcomeNumbers = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
 
 std::vector<OutcomeNumbers> serve_clients(const Setup& setup, const Parameters& parameters,
-                                          const std::vector<PhaseNumbers>& phases, Time way, double slower) {
+                                          const std::vector<PhaseNumbers>& phases, Time way, double slower,
+                                          std::vector<int> lengths) {
   std::vector<Phase> all;
   for (const auto& [until, clients, per_second] : phases) all.push_back({until, clients, per_second});
-  VirtualClients world(setup, parameters.policy, live_twin(parameters), way, slower);
+  VirtualClients world(setup, parameters.policy, live_twin(parameters), way, slower, std::move(lengths));
   std::vector<OutcomeNumbers> outcomes;
   for (const PhaseOutcome& outcome : world.run(all))
     outcomes.emplace_back(outcome.in_time, outcome.late, outcome.dropped, outcome.refused);
@@ -59,13 +60,14 @@ void bind_measurements(nb::module_& m) {
       "dropped, "
       "and how many batches and steps that took.");
   m.def("serve_clients", &serve_clients, "setup"_a, "parameters"_a, "phases"_a, "way"_a = 0, "slower"_a = 1.0,
-        nb::call_guard<nb::gil_scoped_release>(),
+        "lengths"_a = std::vector<int>(), nb::call_guard<nb::gil_scoped_release>(),
         nb::sig("def serve_clients(setup: astrarium._simulator.Setup, parameters: astrarium._simulator.Parameters, "
-                "phases: collections.abc.Sequence[tuple[int, int, float]], way: int = 0, slower: float = 1.0) -> "
-                "list[tuple[int, int, int, int]]"),
+                "phases: collections.abc.Sequence[tuple[int, int, float]], way: int = 0, slower: float = 1.0, "
+                "lengths: collections.abc.Sequence[int] = ()) -> list[tuple[int, int, int, int]]"),
         "Serve clients in virtual time: of each phase until when it lasts, how many clients send again when they have "
         "their answer, and how many calls a second others send. A call takes *way* to the server, batches *slower* "
-        "times what the setup says. Return how many calls of each phase were in time, late, dropped and refused.");
+        "times what the setup says; calls have *lengths*, one after the other. Return how many calls of each phase "
+        "were in time, late, dropped and refused.");
   m.def("read_blocks", &read_blocks, "blocks"_a, "table"_a,
         nb::sig("def read_blocks(blocks: collections.abc.Sequence[bytes], table: int) -> "
                 "list[tuple[list[tuple[bytes, bytes]], int]] | None"),

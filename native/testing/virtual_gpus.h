@@ -42,13 +42,18 @@ struct OrderScan {
     start = number();
   }
 
-  std::int64_t application(std::size_t member) const {
-    std::int64_t number = 0;
-    std::memcpy(&number, first_ + (member + 1) * kMemberBytes - sizeof number, sizeof number);
-    return number;
-  }
+  std::int64_t application(std::size_t member) const { return field(member, kMemberBytes / kField - 1); }
+  // Where its inputs lie; nothing does in virtual time, and calls that have a length have it here.
+  std::int64_t block(std::size_t member) const { return field(member, 0); }
 
  private:
+  static constexpr std::size_t kField = sizeof(std::int64_t);
+
+  std::int64_t field(std::size_t member, std::size_t at) const {
+    std::int64_t number = 0;
+    std::memcpy(&number, first_ + member * kMemberBytes + at * kField, kField);
+    return number;
+  }
   std::int64_t number() {
     const auto kind = static_cast<unsigned char>(*at_++);
     return kind < 0x80 ? kind : static_cast<std::int64_t>(bytes(8));
@@ -103,6 +108,7 @@ class VirtualGpus {
   Time planned(const OrderScan& scan) {
     const Model& model = setup_.models[static_cast<std::size_t>(scan.model)];
     own_times_.clear();
+    if (model.lengths) return padded(*model.lengths, scan);
     if (!model.dynamic) return model.latency[scan.members];
     for (std::size_t member = 0; member < scan.members; ++member) {
       const std::vector<Time>& history = model.dynamic->history[static_cast<std::size_t>(scan.application(member))];
@@ -111,6 +117,12 @@ class VirtualGpus {
     const Time longest = *std::max_element(own_times_.begin(), own_times_.end());
     return model.dynamic->c0 +
            static_cast<Time>(model.dynamic->c1 * static_cast<double>(scan.members) * static_cast<double>(longest));
+  }
+
+  static Time padded(const Lengths& lengths, const OrderScan& scan) {
+    std::int64_t longest = 0;
+    for (std::size_t member = 0; member < scan.members; ++member) longest = std::max(longest, scan.block(member));
+    return lengths.time(lengths.bucket_of(longest), static_cast<int>(scan.members));
   }
 
   const Setup& setup_;

@@ -67,29 +67,45 @@ class Arena:
     def give_back(self, offset: int) -> None:
         """Give a block back; raise IndexError where none begins there."""
 
+class CallCost:
+    """A call cost is what a call of some length costs the GPUs of its model."""
+
+    @property
+    def weight(self) -> int:
+        """Its part among the open calls of its model; 1024 is a plain one."""
+
+    @property
+    def needed(self) -> int:
+        """How long it takes alone, from the decision on it to its answer."""
+
+    @property
+    def length(self) -> int:
+        """The length of that call; 0: all cost the same, or it is not known."""
+
 class Admission:
     """The admission decides which calls are let in, in any thread."""
 
-    def judge(self, model: int, objective: int, received: int, now: int) -> int:
+    def cost(self, model: int, length: int = 0) -> CallCost:
+        """Return what a call of this length costs; 0: its length is not known, and it may be as short as
+        any."""
+
+    def judge(self, model: int, cost: CallCost, objective: int, received: int, now: int) -> int:
         """Return the verdict on a call, as `Verdict` numbers them, and let nothing in."""
 
-    def admit(self, model: int, objective: int, received: int, now: int) -> int:
+    def admit(self, model: int, cost: CallCost, objective: int, received: int, now: int) -> int:
         """Return the verdict on a call; one that is let in (0) counts as open until `ended`."""
 
-    def ended(self, model: int) -> None:
-        """Count an open call no more."""
+    def reweigh(self, model: int, before: int, weight: int) -> None:
+        """Let an open call weigh something else, now that its length is known."""
 
-    def weigh(self, model: int, length: int) -> int:
-        """Return what a call of this length weighs among those of its model; 1024 is a plain one."""
+    def ended(self, model: int, weight: int) -> None:
+        """Count an open call of this weight no more."""
 
     def answered(self, model: int, slip: int) -> None:
         """Move the margin of a model by how much later than planned an answer was."""
 
     def margin(self, model: int) -> int:
         """Return how much later than planned answers have lately been."""
-
-    def needed(self, model: int) -> int:
-        """Return how long a lone request takes from the decision on it to its answer."""
 
     def open(self) -> int:
         """Return how many calls are open."""

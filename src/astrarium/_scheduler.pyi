@@ -47,6 +47,9 @@ class Scheduler:
     def bell(self) -> int:
         """Return a descriptor that can be read while something waits in `ended`, `packets` or `troubles`."""
 
+    def cpu_ns(self) -> int:
+        """Return the CPU time that the thread has had."""
+
     def packets(self) -> list[tuple[int, bytes]]:
         """Take what workers said that is about no batch."""
 

@@ -201,11 +201,12 @@ def serve_clients(
     phases: Sequence[tuple[int, int, float]],
     way: int = 0,
     slower: float = 1.0,
+    lengths: Sequence[int] = (),
 ) -> list[tuple[int, int, int, int]]:
     """Serve clients in virtual time: of each phase until when it lasts, how many clients send again when they
     have their answer, and how many calls a second others send. A call takes *way* to the server, batches
-    *slower* times what the setup says. Return how many calls of each phase were in time, late, dropped and
-    refused."""
+    *slower* times what the setup says; calls have *lengths*, one after the other. Return how many calls of
+    each phase were in time, late, dropped and refused."""
 
 def read_blocks(blocks: Sequence[bytes], table: int) -> list[tuple[list[tuple[bytes, bytes]], int]] | None:
     """Return the fields of header blocks that follow each other, with the bytes in the table after each; None

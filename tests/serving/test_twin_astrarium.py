@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from astrarium.serving.level import run
 from astrarium.serving.policies.astrarium import Astrarium
+from astrarium.serving.policies.astrarium.groups import Groups
 from astrarium.serving.scenario import Scenario, load, parse
 from tests.serving.test_twin_orloj import BUSY as ORLOJ_BUSY
 from tests.serving.test_twin_orloj import scenario as orloj_scenario
@@ -189,11 +191,22 @@ def test_a_busy_dynamic_run_has_everything_to_learn(lines: str) -> None:
 
 
 def test_lines_are_formed_anew_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    formed = []
-    form = Astrarium._form
-    monkeypatch.setattr(Astrarium, "_form", lambda self, model: formed.append(model) or form(self, model))  # type: ignore[func-returns-value]
+    formed = counted_forms(monkeypatch)
     both(dynamic_scenario({"memory": "100ms"}, {**DYNAMIC, "slo": "400ms"}))
     assert len(formed) > 1
+
+
+def counted_forms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The models whose queues are formed, from now on."""
+    formed: list[int] = []
+    form = Astrarium._form
+
+    def counted(self: Astrarium, model: int, groups: Groups) -> Sequence[int]:
+        formed.append(model)
+        return form(self, model, groups)
+
+    monkeypatch.setattr(Astrarium, "_form", counted)
+    return formed
 
 
 def test_the_example_of_dynamic_models_runs_on_the_twin() -> None:

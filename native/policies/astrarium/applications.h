@@ -3,35 +3,22 @@
 #pragma once
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
-#include "common/exact_sum.h"
-#include "policies/astrarium/queues.h"
+#include "policies/astrarium/groups.h"
 #include "policies/learnt_times.h"
-#include "policies/rate_meter.h"
 
 namespace astrarium {
 
-enum class Grouping { kGrouped, kApplication, kModel };
+inline constexpr Time kRefresh = 1000 * kMillisecond;
 
-using Group = std::vector<int>;
-
-class Applications {
+class Applications final : public Groups {
  public:
   Applications(const Model& model, Time memory, Grouping grouping)
-      : times(model, kBins, memory, kRefresh), meters(times.applications()), model_(model), grouping_(grouping) {
-    Group everybody(meters.size());
-    std::iota(everybody.begin(), everybody.end(), 0);
-    const bool apart = grouping == Grouping::kApplication || (grouping == Grouping::kGrouped && !times.known());
-    for (const int place : everybody)
-      if (apart || place == 0) groups.push_back(apart ? Group{place} : everybody);
-  }
+      : Applications(model, LearntTimes(model, kBins, memory, kRefresh), grouping) {}
 
   LearntTimes times;
-  std::vector<RateMeter> meters;
-  std::vector<Group> groups;
 
   void arrived(Time now, int application) {
     if (!std::exchange(begun_, true)) times.begin(now);
@@ -41,77 +28,26 @@ class Applications {
     meter.count();
   }
 
-  bool regroup(Time now) {
-    if (grouping_ != Grouping::kGrouped || meters.size() < 2) return false;
-    for (RateMeter& meter : meters) meter.roll(now);
-    std::vector<Group> cheapest = cheapest_cut(ranked());
-    if (demand(cheapest) >= kWorthMoving * demand(groups)) return false;
-    groups = std::move(cheapest);
-    return true;
-  }
-
- private:
-  static constexpr Time kBins = 32, kRefresh = 1000 * kMillisecond;
-  static constexpr double kWorthMoving = 0.9, kRounding = 1e-9;
-
-  struct Cut {
-    double total = 0.0;
-    std::vector<Group> groups{};
-  };
-
-  Group ranked() const {
+  Group ranked() const override {
     std::vector<std::pair<Time, int>> by_time;
-    for (int place = 0; place < std::ssize(meters); ++place) by_time.emplace_back(times.time({place}, 1, kSafe), place);
+    for (int place = 0; place < std::ssize(meters); ++place) by_time.emplace_back(time({place}, 1), place);
     std::sort(by_time.begin(), by_time.end());
     Group order;
     for (const auto& [time, place] : by_time) order.push_back(place);
     return order;
   }
 
-  std::vector<Group> cheapest_cut(const Group& ranked) const {
-    std::vector<Cut> best(1);
-    for (std::ptrdiff_t end = 1; end <= std::ssize(ranked); ++end) {
-      std::vector<Cut> choices;
-      for (std::ptrdiff_t start = 0; start < end; ++start) {
-        Group group(ranked.begin() + start, ranked.begin() + end);
-        std::sort(group.begin(), group.end());
-        Cut choice = best[static_cast<std::size_t>(start)];
-        choice.total += demand(group);
-        choice.groups.push_back(std::move(group));
-        choices.push_back(std::move(choice));
-      }
-      best.push_back(fewest(choices));
-    }
-    return best.back().groups;
-  }
+  Time time(const Group& group, int size) const override { return times.time(group, size, kSafe); }
+  int largest(const Group&) const override { return model_.max_batch(); }
+  std::vector<Time> table(const Group& group) const override { return times.table(group, kSafe); }
 
-  // Of the cuts that cost the least, the first into the fewest groups.
-  static const Cut& fewest(const std::vector<Cut>& choices) {
-    double least = choices[0].total;
-    for (const Cut& cut : choices) least = std::min(least, cut.total);
-    const Cut* best = nullptr;
-    for (const Cut& cut : choices)
-      if (cut.total <= (1 + kRounding) * least && (!best || cut.groups.size() < best->groups.size())) best = &cut;
-    return *best;
-  }
+ private:
+  static constexpr Time kBins = 32;
 
-  double demand(const std::vector<Group>& cut) const {
-    ExactSum sum;
-    for (const Group& group : cut) sum.add(demand(group));
-    return sum.value();
-  }
-
-  double demand(const Group& group) const {
-    ExactSum sum;
-    for (const int place : group) sum.add(meters[static_cast<std::size_t>(place)].rate());
-    const double rate = sum.value();
-    const auto waited = static_cast<std::int64_t>(rate * static_cast<double>(model_.slo) / 2);
-    const int size = static_cast<int>(std::min<std::int64_t>(model_.max_batch(), std::max<std::int64_t>(1, waited)));
-    return rate * static_cast<double>(times.time(group, size, kSafe)) / size;
-  }
+  Applications(const Model& model, LearntTimes learnt, Grouping grouping)
+      : Groups(learnt.applications(), model.slo, grouping, !learnt.known()), times(std::move(learnt)), model_(model) {}
 
   const Model& model_;
-  Grouping grouping_;
   bool begun_ = false;
 };
 

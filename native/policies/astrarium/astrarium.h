@@ -26,24 +26,25 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
     const double patience = p.reals.at("patience");
     const bool few_gpus = p.integers.at("few_gpus") != 0;
     for (const Model& model : setup.models) {
-      crowds_.push_back(crowd_of(model, p));
-      waiting_.push_back(model.lengths ? std::make_unique<WaitingLengths>(*model.lengths) : nullptr);
+      const auto grouping = static_cast<Grouping>(p.integers.at("lines"));
+      crowds_.push_back(model.dynamic ? std::make_unique<Applications>(model, p.integers.at("memory"), grouping)
+                                      : nullptr);
+      buckets_.push_back(model.lengths ? std::make_unique<Buckets>(*model.lengths, model.slo, grouping) : nullptr);
       const LearntTimes* times = crowds_.back() ? &crowds_.back()->times : nullptr;
       places_.emplace_back();
       for (std::size_t place = 0; place < queues_of(model); ++place) {
         places_.back().push_back(static_cast<int>(queues_.size()));
         queues_.emplace_back(model.lengths ? bucket_of(model, place) : model, network_, patience, lookahead_, few_gpus,
-                             times, waiting_.back().get());
+                             times, buckets_.back().get());
       }
       first_.push_back(places_.back()[0]);
       several_ |= places_.back().size() > 1;
       has_lengths_ |= model.lengths.has_value();
     }
-    for (std::size_t model = 0; model < crowds_.size(); ++model)
-      if (crowds_[model]) {
-        learns_ = true;
-        form(static_cast<int>(model));
-      }
+    for (std::size_t model = 0; model < crowds_.size(); ++model) {
+      learns_ |= crowds_[model] != nullptr;
+      if (Groups* groups = groups_of(model)) form(static_cast<int>(model), *groups);
+    }
     changed_.clear();  // there is nothing to look at yet
   }
 
@@ -68,14 +69,8 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
 
   // The model as if all its requests were of one bucket.
   const Model& bucket_of(const Model& model, std::size_t bucket) {
-    buckets_.push_back(std::make_unique<Model>(Model{model.slo, model.lengths->latency[bucket]}));
-    return *buckets_.back();
-  }
-
-  static std::unique_ptr<Applications> crowd_of(const Model& model, const Parameters& p) {
-    if (!model.dynamic) return nullptr;
-    return std::make_unique<Applications>(model, p.integers.at("memory"),
-                                          static_cast<Grouping>(p.integers.at("lines")));
+    alike_.push_back(std::make_unique<Model>(Model{model.slo, model.lengths->latency[bucket]}));
+    return *alike_.back();
   }
 
   int index_of(std::int64_t id) const {
@@ -89,9 +84,13 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
 
   Applications* crowd(int model) { return crowds_[static_cast<std::size_t>(model)].get(); }
 
-  // A queue for each group of a model's applications.
-  void form(int model) {
-    Applications& of = *crowd(model);
+  Groups* groups_of(std::size_t model) {
+    if (crowds_[model]) return crowds_[model].get();
+    return buckets_[model].get();
+  }
+
+  // A queue for each group of a model's applications or buckets.
+  void form(int model, Groups& of) {
     const int first = first_[static_cast<std::size_t>(model)], last = first + static_cast<int>(of.meters.size());
     moving_.clear();
     for (int index = first; index < last; ++index) {
@@ -101,29 +100,25 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
     }
     int index = first;
     for (const Group& group : of.groups) {
-      for (const int application : group)
-        places_[static_cast<std::size_t>(model)][static_cast<std::size_t>(application)] = index;
+      for (const int kind : group) places_[static_cast<std::size_t>(model)][static_cast<std::size_t>(kind)] = index;
       queue(index).measure(RateMeter::sum(of.meters, group));
-      queue(index++).plan_with(of.times.table(group, kSafe), group.size());
+      queue(index++).plan_with(of.table(group), group.size());
     }
     for (const auto& [id, deadline] : moving_) queue(index_of(id)).insert(id, deadline);
   }
 
-  void learn(Time now, int model) {
-    Applications& of = *crowd(model);
-    if (of.regroup(now)) return form(model);
+  void regroup(Time now, int model, Groups& of) {
+    if (of.regroup(now)) return form(model, of);
     int index = first_[static_cast<std::size_t>(model)];
     for (const Group& group : of.groups) {
-      queue(index).plan_with(of.times.table(group, kSafe), group.size());
+      queue(index).plan_with(of.table(group), group.size());
       changed_.push_back(index++);
     }
   }
 
   // Learn from arrivals, from batches, and from what the profiler measured.
   void study(const Instant& instant) {
-    for (std::int64_t id = instant.first; has_lengths_ && id < instant.last; ++id)
-      if (WaitingLengths* waiting = waiting_[static_cast<std::size_t>(instant.arrivals.model[id])].get())
-        waiting->count(instant.arrivals, id, 1);
+    for (std::int64_t id = instant.first; has_lengths_ && id < instant.last; ++id) measure(instant, id);
     if (!learns_) return;
     for (std::int64_t id = instant.first; id < instant.last; ++id) {
       const int model = instant.arrivals.model[id];
@@ -134,8 +129,25 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
     for (const Event& event : instant.events)
       std::visit([&](const auto& event) { learn_from(instant.now, event); }, event);
     for (const int model : touched_.members())  // in any order: a model touches no other
-      if (crowd(model)->times.refreshed(instant.now)) learn(instant.now, model);
+      if (crowd(model)->times.refreshed(instant.now)) regroup(instant.now, model, *crowd(model));
     touched_.clear();
+  }
+
+  // Count what comes of each bucket of lengths.
+  void measure(const Instant& instant, std::int64_t id) {
+    Buckets* const buckets = buckets_[static_cast<std::size_t>(instant.arrivals.model[id])].get();
+    if (!buckets) return;
+    buckets->arrived(instant.now, instant.arrivals.bucket[id]);
+    queue(index_of(id)).count(instant.arrivals.length[id], 1);
+  }
+
+  // Group buckets by the rates until now: often at first, when these are new.
+  void group_lengths(Time now) {
+    if (!has_lengths_ || now < group_at_) return;
+    if (group_at_ == 0) began_ = now;
+    group_at_ = now + std::min(kRefresh, std::max(kPlanEvery, now - began_));
+    for (std::size_t model = 0; model < buckets_.size(); ++model)
+      if (buckets_[model]) regroup(now, static_cast<int>(model), *buckets_[model]);
   }
 
   void learn_from(Time now, const RequestProfiled& profiled) {
@@ -176,9 +188,9 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
   void plan(Time now, const Books& books) {
     if (now < plan_at_) return;
     plan_at_ = now + kPlanEvery;
+    group_lengths(now);
     demands_.clear();
     for (RequestQueue& queue : queues_) demands_.push_back(queue.demand(now));
-    expect_lengths();
     lost_.roll(now);
     std::int64_t came = 0;
     for (const RequestQueue& queue : queues_) came += queue.meter().window().first;
@@ -187,23 +199,16 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
     for (std::size_t index = 0; index < demands_.size(); ++index) queues_[index].adapt(demands_[index], climate);
   }
 
-  // What comes of each bucket.
-  void expect_lengths() {
-    for (std::size_t model = 0; model < waiting_.size(); ++model)
-      for (std::size_t bucket = 0; waiting_[model] && bucket < places_[model].size(); ++bucket)
-        waiting_[model]->rates[bucket] = demands_[static_cast<std::size_t>(places_[model][bucket])].rate;
-  }
-
-  void gave_up(Time now, const RequestQueue& queue, int count) {
+  void gave_up(Time now, RequestQueue& queue, int count) {
     lost_.roll(now);
     lost_.count(count);
     forget_lengths(queue, count);
   }
 
   // The first ones of a queue leave it.
-  void forget_lengths(const RequestQueue& queue, int count) {
-    for (int place = 0; queue.lengths() && place < count; ++place)
-      queue.lengths()->count(*arrivals_, queue.heads()[place], -1);
+  void forget_lengths(RequestQueue& queue, int count) {
+    for (int place = 0; queue.has_lengths() && place < count; ++place)
+      queue.count(arrivals_->length[queue.heads()[place]], -1);
   }
 
   void settle(Time now, int place, int gpu, Books& books) {
@@ -211,25 +216,30 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
     if (lookahead_) settle_ahead(now, place, gpu, books);
     else WindowScheduler::settle(now, place, gpu, books);
     RequestQueue& q = queue(place);
-    if (q.size && q.lengths()) choose_by_length(now, place, free);
+    if (q.size && q.has_lengths()) choose_by_length(now, place, free, books);
     else if (q.size) q.choose(now, free, *arrivals_);
   }
 
   // The first request, and all that may join it, there and in the model's other queues.
-  void choose_by_length(Time now, int index, Time free) {
+  void choose_by_length(Time now, int index, Time free, Books& books) {
     RequestQueue& q = queue(index);
+    give_up(now, q, q.late(now, free, *arrivals_), books);
+    q.size = 0;
+    if (q.empty()) return forget(index);
     Crew crew = q.crew_of_first(*arrivals_);
-    own_ = 1 + q.join(crew, now, free, 1);
+    own_ = 1 + q.join(crew, now, free, 1, *arrivals_);
     guests_.clear();
     for (const int other : others(index))
-      if (const int count = queue(other).join(crew, now, free, 0)) guests_.push_back({other, count});
+      if (const int count = queue(other).join(crew, now, free, 0, *arrivals_)) guests_.push_back({other, count});
     q.lead(crew);
   }
 
   // Those of the model that hold requests, the most urgent first.
   const std::vector<int>& others(int index) {
     others_of_model_.clear();
-    for (const int place : places_[static_cast<std::size_t>(arrivals_->model[queue(index).head()])])
+    const auto model = static_cast<std::size_t>(arrivals_->model[queue(index).head()]);
+    const int first = first_[model], last = first + static_cast<int>(buckets_[model]->groups.size());
+    for (int place = first; place < last; ++place)
       if (place != index && !queue(place).empty()) others_of_model_.push_back(place);
     std::stable_sort(others_of_model_.begin(), others_of_model_.end(), [this](int one, int other) {
       return queue(one).first_deadline() < queue(other).first_deadline();
@@ -239,7 +249,7 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
 
   const std::int64_t* batch_of(int index) {
     const RequestQueue& q = queue(index);
-    if (!q.lengths() || guests_.empty()) return q.heads();
+    if (!q.has_lengths() || guests_.empty()) return q.heads();
     batch_.assign(q.heads(), q.heads() + own_);
     for (const Guests& guests : guests_) {
       const std::int64_t* ids = queue(guests.queue).heads();
@@ -249,7 +259,7 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
   }
 
   void leave(Time now, int index, Books& books) {
-    if (!queue(index).lengths()) return WindowScheduler::leave(now, index, books);
+    if (!queue(index).has_lengths()) return WindowScheduler::leave(now, index, books);
     cut(index, own_);
     for (const Guests& guests : guests_) cut(guests.queue, guests.count);
     std::sort(guests_.begin(), guests_.end(),
@@ -307,15 +317,15 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
   int turn() const { return std::max(1, open_); }
 
   bool lookahead_, learns_ = false, several_ = false, has_lengths_ = false;
-  std::vector<std::unique_ptr<Applications>> crowds_;     // by model; none of static ones
-  std::vector<std::unique_ptr<WaitingLengths>> waiting_;  // by model; none without lengths
-  std::vector<std::unique_ptr<Model>> buckets_;
-  std::vector<std::vector<int>> places_;  // by model, and application or bucket: its queue
-  std::vector<int> first_;                // by model: the first of its queues
+  std::vector<std::unique_ptr<Applications>> crowds_;  // by model; none of static ones
+  std::vector<std::unique_ptr<Buckets>> buckets_;      // by model; none without lengths
+  std::vector<std::unique_ptr<Model>> alike_;          // as if all requests were of one bucket
+  std::vector<std::vector<int>> places_;               // by model, and application or bucket: its queue
+  std::vector<int> first_;                             // by model: the first of its queues
   IndexSet touched_;
   std::vector<std::deque<Running>> running_;  // by GPU
   std::vector<std::pair<std::int64_t, Time>> moving_;
-  Time plan_at_ = 0;
+  Time plan_at_ = 0, group_at_ = 0, began_ = 0;
   RateMeter lost_;
   std::vector<Demand> demands_;
   std::vector<Time> others_, grants_;

@@ -2,76 +2,120 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
 
+#include "policies/astrarium/groups.h"
 #include "policies/books.h"
 
 namespace astrarium {
 
-class WaitingLengths {
+// The largest batch in which a request takes hardly more of the GPU than in any.
+inline int well_used(const std::vector<Time>& latency) {
+  constexpr double kHardlyMore = 1.01;
+  const int largest = static_cast<int>(latency.size()) - 2;
+  const auto share = [&](int size) { return static_cast<double>(latency[static_cast<std::size_t>(size)]) / size; };
+  double least = share(1);
+  for (int size = 2; size <= largest; ++size) least = std::min(least, share(size));
+  int size = largest;
+  while (share(size) > kHardlyMore * least) --size;
+  return size;
+}
+
+class Buckets final : public Groups {
  public:
-  explicit WaitingLengths(const Lengths& lengths)
-      : lengths(lengths),
-        rates(lengths.longest.size()),
-        exact_(lengths.together == Together::kLength),
-        by_bucket_(lengths.longest.size()) {}
-
-  int kind(const Arrivals& arrivals, std::int64_t id) const {
-    return exact_ ? arrivals.length[id] : arrivals.bucket[id];
-  }
-
-  void count(const Arrivals& arrivals, std::int64_t id, int change) {
-    if (!exact_) {
-      by_bucket_[static_cast<std::size_t>(arrivals.bucket[id])] += change;
-      return;
-    }
-    const auto known = by_length_.try_emplace(arrivals.length[id], 0).first;
-    known->second += change;
-    if (known->second == 0) by_length_.erase(known);
-  }
-
-  int alike(const Arrivals& arrivals, std::int64_t id, Time now, Time due) const {
-    const int bucket = arrivals.bucket[id], most = lengths.max_batch(bucket);
-    const int waiting = exact_ ? by_length_.at(arrivals.length[id]) : by_bucket_[static_cast<std::size_t>(bucket)];
-    const double coming = rates[static_cast<std::size_t>(bucket)] * static_cast<double>(due - now);
-    return coming >= most ? most : std::min(waiting + static_cast<int>(coming), most);
+  Buckets(const Lengths& lengths, Time slo, Grouping grouping)
+      : Groups(lengths.longest.size(), slo, lengths.together == Together::kPadded ? grouping : Grouping::kApplication,
+               true),
+        lengths(lengths),
+        rates_(lengths.longest.size() + 1) {
+    for (const std::vector<Time>& latency : lengths.latency) most_.push_back(well_used(latency));
   }
 
   const Lengths& lengths;
-  std::vector<double> rates;  // of each bucket
+
+  int most(int bucket) const { return most_[static_cast<std::size_t>(bucket)]; }
+
+  void arrived(Time now, int bucket) {
+    RateMeter& meter = meters[static_cast<std::size_t>(bucket)];
+    meter.roll(now);
+    meter.count();
+  }
+
+  bool regroup(Time now) override {
+    for (std::size_t bucket = 0; bucket < meters.size(); ++bucket) {
+      meters[bucket].roll(now);
+      rates_[bucket + 1] = rates_[bucket] + meters[bucket].rate();
+    }
+    return Groups::regroup(now);
+  }
+
+  Group ranked() const override {
+    Group order(meters.size());
+    std::iota(order.begin(), order.end(), 0);
+    return order;
+  }
+  Time time(const Group& group, int size) const override { return lengths.time(longest(group, size), size); }
+  int largest(const Group& group) const override { return most(group.back()); }
+
+  std::vector<Time> table(const Group& group) const override {
+    std::vector<Time> times{0};
+    for (int size = 1; size <= most(longest(group, size)); ++size)
+      times.push_back(std::max(times.back(), time(group, size)));
+    times.push_back(kForever);
+    return times;
+  }
 
  private:
-  bool exact_;
-  std::vector<int> by_bucket_;
-  std::unordered_map<std::int32_t, int> by_length_;
+  // The bucket that no member of a batch exceeds, with a chance.
+  int longest(const Group& group, int size) const {
+    const double before = rates_[static_cast<std::size_t>(group.front())];
+    const double share = (shorter_than(group.back() + 1) - before) * std::pow(kSafe, 1.0 / size);
+    if (share <= 0.0) return group.back();
+    for (const int bucket : group)
+      if (shorter_than(bucket + 1) - before >= share) return bucket;
+    return group.back();
+  }
+
+  double shorter_than(int bucket) const { return rates_[static_cast<std::size_t>(bucket)]; }
+
+  std::vector<int> most_;      // by bucket
+  std::vector<double> rates_;  // of all shorter buckets, by bucket
 };
+
+// What requests have in common that may share a run where only equal ones do.
+inline std::int64_t kind_of(const Lengths& lengths, const Arrivals& arrivals, std::int64_t id) {
+  return lengths.together == Together::kLength ? arrivals.length[id] : arrivals.bucket[id];
+}
 
 class Crew {
  public:
-  Crew(const Arrivals& arrivals, std::int64_t first, Time due, const WaitingLengths& waiting, const Network& network)
-      : takes(waiting.lengths.time(arrivals.bucket[first], 1)),
+  Crew(const Arrivals& arrivals, std::int64_t first, Time due, const Buckets& buckets, const Network& network)
+      : takes(buckets.lengths.time(arrivals.bucket[first], 1)),
         arrivals_(arrivals),
-        waiting_(waiting),
+        buckets_(buckets),
+        lengths_(buckets.lengths),
         network_(network),
-        kind_(waiting.kind(arrivals, first)),
+        kind_(kind(first)),
         due_(due),
         bucket_(arrivals.bucket[first]) {}
 
   int size = 1;
   Time takes;
 
-  int kind(std::int64_t id) const { return waiting_.kind(arrivals_, id); }
+  std::int64_t kind(std::int64_t id) const { return kind_of(lengths_, arrivals_, id); }
 
-  bool admits(std::int64_t id, Time due, Time now, Time free) {
-    const Lengths& lengths = waiting_.lengths;
+  // `share()` is what the request would cost in a batch of its queue.
+  template <class Share>
+  bool admits(std::int64_t id, Time due, Time now, Time free, Share share) {
     const int own = arrivals_.bucket[id], bucket = std::max(bucket_, own);
-    if (lengths.together != Together::kPadded && kind(id) != kind_) return false;
-    if (size >= lengths.max_batch(bucket)) return false;
-    const Time longer = lengths.time(bucket, size + 1), start = std::max(now + network_.delay(size + 1), free);
+    if (lengths_.together != Together::kPadded && kind(id) != kind_) return false;
+    if (size >= buckets_.most(bucket)) return false;
+    const Time longer = lengths_.time(bucket, size + 1), start = std::max(now + network_.delay(size + 1), free);
     if (start + longer > std::min(due, due_)) return false;
-    if (own != bucket_ && !pays(id, longer, now, due)) return false;
+    if (own != bucket_ && static_cast<double>(longer - takes) > share()) return false;
     due_ = std::min(due, due_);
     bucket_ = bucket;
     takes = longer;
@@ -80,16 +124,11 @@ class Crew {
   }
 
  private:
-  // The batch grows by no more than the request would cost among its like.
-  bool pays(std::int64_t id, Time longer, Time now, Time due) const {
-    const int alike = waiting_.alike(arrivals_, id, now, due);
-    return (longer - takes) * alike <= waiting_.lengths.time(arrivals_.bucket[id], alike);
-  }
-
   const Arrivals& arrivals_;
-  const WaitingLengths& waiting_;
+  const Buckets& buckets_;
+  const Lengths& lengths_;
   const Network& network_;
-  int kind_;
+  std::int64_t kind_;
   Time due_;
   int bucket_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -13,27 +14,24 @@
 
 namespace astrarium {
 
-inline constexpr double kSafe = 0.9;
-
 class RequestQueue : public ModelQueue {
  public:
-  // A negative patience adapts; `times` are those of a dynamic model, `lengths` those that wait of a model with
-  // lengths.
+  // A negative patience adapts; `times` are those of a dynamic model, `buckets` those of one with lengths.
   RequestQueue(const Model& model, const Network& network, double patience, bool lookahead, bool few_gpus,
-               const LearntTimes* times, WaitingLengths* lengths)
+               const LearntTimes* times, const Buckets* buckets)
       : ModelQueue(model, network, Gather::kWindow),
         patience_(patience),
         lookahead_(lookahead),
         few_gpus_(few_gpus),
         times_(times),
-        lengths_(lengths) {
+        buckets_(buckets) {
     adapt({0.0, 1.0, target_, 0, 0, 1}, {});
   }
 
   int gather(Time now, Time gpu_free) {
     first_ = 0;
     as_of_ = std::max(now, gpu_free);
-    size = std::min(waiting(), model_.max_batch());
+    size = std::min(waiting(), largest());
     // All together, as most often: fewer would not end later, so there is nothing to search for.
     if (size == 0 || deadline(0) >= finish(size, now, gpu_free)) return 0;
     int before = gather_window(stance_.hold, now, gpu_free);
@@ -73,8 +71,8 @@ class RequestQueue : public ModelQueue {
   void plan_with(std::vector<Time> latency, std::size_t applications) {
     table_ = std::move(latency);
     applications_ = applications;
-    estimate(table_.data());
-    if (meter_.window().first) target_ = staggered_target();
+    estimate(table_);
+    target_ = meter_.window().first ? staggered_target() : std::min(target_, largest());
   }
 
   // Move all requests, with their deadlines for the end of execution.
@@ -99,22 +97,38 @@ class RequestQueue : public ModelQueue {
     takes_ = crew.size ? crew.takes : latency(size);
   }
 
+  // How many of the first requests would be late even alone, by their lengths.
+  int late(Time now, Time free, const Arrivals& arrivals) const {
+    const Time start = std::max(now + network_.delay(1), free);
+    int place = 0;
+    while (place < waiting() && start + buckets_->lengths.time(arrivals.bucket[heads()[place]], 1) > deadline(place))
+      ++place;
+    return place;
+  }
+
   // How many join a batch, from the *first* on; they come forward. One who may not speaks for its like.
-  int join(Crew& crew, Time now, Time free, int first) {
+  int join(Crew& crew, Time now, Time free, int first, const Arrivals& arrivals) {
     refused_.clear();
     int joined = 0;
     for (int place = first; place < waiting(); ++place) {
       const std::int64_t id = heads()[place];
-      const int kind = crew.kind(id);
+      const std::int64_t kind = crew.kind(id);
+      const Time due = deadline(place);
       if (std::find(refused_.begin(), refused_.end(), kind) != refused_.end()) continue;
-      if (crew.admits(id, deadline(place), now, free)) bring_forward(place, first + joined++);
+      if (crew.admits(id, due, now, free, [&] { return share(arrivals.length[id], now, due); }))
+        bring_forward(place, first + joined++);
       else refused_.push_back(kind);
     }
     return joined;
   }
 
   Crew crew_of_first(const Arrivals& arrivals) const {
-    return Crew(arrivals, head(), deadline(0), *lengths_, network_);
+    return Crew(arrivals, head(), deadline(0), *buckets_, network_);
+  }
+
+  // Of each length, where only equal ones share a run.
+  void count(std::int32_t length, int change) {
+    if (buckets_->lengths.together == Together::kLength) counts_[length] += change;
   }
 
   // The batch that leaves has this crew.
@@ -123,15 +137,16 @@ class RequestQueue : public ModelQueue {
     takes_ = crew.takes;
   }
 
-  WaitingLengths* lengths() const { return lengths_; }
+  bool has_lengths() const { return buckets_ != nullptr; }
   bool empty() const { return waiting() == 0; }
   Time first_deadline() const { return deadline(0); }
 
-  Time planned() const { return times_ || lengths_ ? takes_ : ModelQueue::planned(); }
+  Time planned() const { return times_ || buckets_ ? takes_ : ModelQueue::planned(); }
 
   Demand demand(Time now) {
     roll(now);
-    return {meter_.rate(), meter_.dispersion(), target_, latency(target_), fixed(), model_.slo};
+    rate_ = meter_.rate();
+    return {rate_, meter_.dispersion(), target_, latency(target_), fixed(), model_.slo};
   }
 
   void adapt(const Demand& demand, const Climate& climate) {
@@ -178,6 +193,14 @@ class RequestQueue : public ModelQueue {
     return true;
   }
 
+  // What a request would cost in a batch of its queue, in the end.
+  double share(std::int32_t length, Time now, Time due) const {
+    const int here = buckets_->lengths.together == Together::kLength ? counts_.at(length) : waiting();
+    const double coming = rate_ * static_cast<double>(due - now);
+    const int alike = coming >= largest() ? largest() : std::min(here + static_cast<int>(coming), largest());
+    return static_cast<double>(latency(alike)) / alike;
+  }
+
   // The others keep their order.
   void bring_forward(int from, int to) {
     const auto bring = [&](auto& column) {
@@ -188,13 +211,13 @@ class RequestQueue : public ModelQueue {
   }
 
   Time fixed() const {
-    if (model_.max_batch() < 2) return latency(1);
+    if (largest() < 2) return latency(1);
     return std::max<Time>(0, 2 * latency(1) - latency(2));
   }
 
   // The largest batch that is done when the first is due: times grow with the batch, so any guess will do.
   int fitting(Time due, int limit, Time now, Time free, int guess = 1) const {
-    limit = std::min(limit, model_.max_batch());
+    limit = std::min(limit, largest());
     int batch = std::clamp(guess, 1, limit);
     while (batch > 1 && finish(batch, now, free) > due) --batch;
     while (batch < limit && finish(batch + 1, now, free) <= due) ++batch;
@@ -233,7 +256,7 @@ class RequestQueue : public ModelQueue {
       const int present = left + static_cast<int>(per_ns * static_cast<double>(then - now));
       int head = taken;
       for (; head < present; ++head) {
-        const int batch = std::min({stance_.enough, present - head, model_.max_batch()});
+        const int batch = std::min({stance_.enough, present - head, largest()});
         if (finish(batch, now, then) <= due(now, first, left, head, per_ns)) break;
       }
       lost += std::max(0, head - taken);
@@ -252,9 +275,11 @@ class RequestQueue : public ModelQueue {
   double patience_;
   bool lookahead_, few_gpus_;
   const LearntTimes* times_;
-  WaitingLengths* lengths_;
-  std::vector<int> refused_;
-  std::vector<Time> table_;  // learnt
+  const Buckets* buckets_;
+  std::unordered_map<std::int32_t, int> counts_;
+  double rate_ = 0.0;  // at which requests come, by nanosecond, as of the last plan
+  std::vector<std::int64_t> refused_;
+  std::vector<Time> table_;  // of the group
   std::size_t applications_ = 1;
   Members crew_;
   Time takes_ = 0;

@@ -44,8 +44,8 @@ class Sources(Protocol):
     def counters(self) -> dict[str, tuple[str, float]]:
         """Return values that only grow: name to explanation and value."""
 
-    def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
-        """Return values that only grow, by a label: name to explanation, label and counts."""
+    def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, float]]]:
+        """Return values that only grow, by a label: name to explanation, label and values."""
 
     def facts(self) -> dict[str, tuple[str, Mapping[str, str]]]:
         """Return what holds as long as the server runs: name to explanation and labels."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
@@ -31,6 +32,7 @@ from astrarium.server.control.workers.hearing import HearingScheduler
 from astrarium.server.control.workers.isolation import Isolation
 from astrarium.server.control.workers.stuck_workers import LOOK_EVERY
 from astrarium.server.metrics import Metrics
+from astrarium.server.path_meter import PathMeter, PathUse
 from astrarium.server.polling import until
 from astrarium.server.protocol.networks import NativeNetwork, Networks
 from astrarium.server.recording import Recording
@@ -81,8 +83,7 @@ class LiveService:
         self.isolation = Isolation(self.repository, self.fleet, self.coordinator, clock, self.networks.look)
         self.workers = new_workers(memory, self.fleet, HearingScheduler(scheduler, self.coordinator.collect))
         self._calibration = self.coordinator.calibration = Calibration(self._ping, clock)
-        needed = self.coordinator.admission.needed
-        self._preprocessor = Preprocessor(tensor_store, open_calls.inputs_made, clock, needed)
+        self._preprocessor = Preprocessor(tensor_store, open_calls.inputs_made, clock, self._needed)
         self._timelines = Timelines()
         self.replanner = Replanner(plan, self.coordinator, self.repository, self._calibration, clock)
         failures = FailureWatch(self.coordinator.accounts.models, clock())
@@ -104,6 +105,7 @@ class LiveService:
             clock,
             self.networks.look,
         )
+        self.path = PathMeter(min(plan.threads, len(os.sched_getaffinity(0))), self._path_use)
         self.garbage = GarbageKeeper()
         self.client_errors = ClientErrors()
         self.long_way: Counter[str] = Counter()  # calls that did not go the short way, by reason
@@ -116,6 +118,7 @@ class LiveService:
             self.workers,
             tensor_store,
             self.networks,
+            self.path,
             self.garbage,
             self.client_errors,
             self.long_way,
@@ -255,6 +258,14 @@ class LiveService:
         self.networks.note_last_calls(self._timelines, [model.name for model in self.plan.models])
         return self._timelines.trace(last)
 
+    def _path_use(self) -> PathUse:
+        answered = self.networks.answered(len(self.plan.models))
+        return PathUse(answered, self.networks.cpu_time(), self.coordinator.cpu_time)
+
+    def _needed(self, model: int) -> Time:
+        """Return how long the shortest call of a model takes once it has its inputs."""
+        return self.coordinator.admission.cost(model).needed
+
     def _ping(self, worker: int) -> None:
         self.workers.send(worker, Ping(self.clock()))
 
@@ -264,6 +275,7 @@ class LiveService:
             try:
                 if looks % SYNC_EVERY == 0:
                     self.coordinator.sync()
+                self.path.look(self.clock())
                 self.fleet.check_for_stuck()
                 self._calibration.ping_one(self.fleet.idle())
                 self.replanner.follow_drift()

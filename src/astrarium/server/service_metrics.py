@@ -13,6 +13,7 @@ from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.replanning import Replanner
 from astrarium.server.control.repository import Repository
 from astrarium.server.control.workers.fleet import Fleet
+from astrarium.server.path_meter import PathMeter
 from astrarium.server.protocol.networks import Networks
 from astrarium.server.recording import Recording
 from astrarium.serving.live.garbage import GarbageKeeper
@@ -31,6 +32,7 @@ class ServiceMetrics:
     workers: Workers
     tensor_store: TensorStore
     networks: Networks
+    path: PathMeter
     garbage: GarbageKeeper
     client_errors: ClientErrors
     long_way: Mapping[str, int]  # calls that did not go the short way, by reason
@@ -60,6 +62,10 @@ class ServiceMetrics:
             "regions": ("Regions of shared memory that clients have registered.", regions),
             "region_bytes": ("Bytes of these regions.", region_bytes),
             "kept_bytes": (kept, self.networks.kept_bytes()),
+            "path_carries": (
+                "Calls a second that the path carries, by its busiest second of the last minute; 0: unknown.",
+                self.path.carries,
+            ),
         }
 
     def counters(self) -> dict[str, tuple[str, float]]:
@@ -77,11 +83,14 @@ class ServiceMetrics:
             "plan_revisions": ("Times that batches or delays had drifted.", self.replanner.revisions),
         }
 
-    def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
+    def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, float]]]:
         bad = "What came over HTTP and was no request, by the status that it was answered with."
         left = "Connections over gRPC that were closed because of what their clients did, by reason."
         long_way = "Calls that went the long way, which costs about ten times as much, by reason."
+        use = self.path.use()
+        path = {"network": use.network / SECOND, "scheduler": use.scheduler / SECOND}
         return {
+            "path_seconds": ("CPU time of the threads that read, answer and decide on calls.", "part", path),
             "long_way": (long_way, "reason", self.long_way),
             "bad_requests": (bad, "status", self.client_errors.bad_requests),
             "connections_left": (left, "reason", self.networks.left()),

@@ -59,7 +59,7 @@ class Source:
     def counters(self) -> dict[str, tuple[str, float]]:
         return {"policy_errors": ("Errors.", 3)}
 
-    def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
+    def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, float]]]:
         return {"long_way": ("Calls.", "reason", {"grpc": 4, "text": 1})}
 
     def facts(self) -> dict[str, tuple[str, Mapping[str, str]]]:
@@ -200,7 +200,8 @@ def promise(
     call = InferCall("m0", [], 1, stage.loop.now, timeout, priority, patience=patience)
     objective, _ = wanted(call, entry)
     stage.wait(passed_ms)
-    admit(stage.coordinator.admission, 0, "m0", call.received, objective, stage.loop.now)
+    admission = stage.coordinator.admission
+    admit(admission, 0, "m0", admission.cost(0), call.received, objective, stage.loop.now)
     return objective
 
 

@@ -149,8 +149,9 @@ def test_calls_wait_for_a_worker_that_is_on_its_way_and_others_are_told_that_it_
     now = stage.loop.now
     admission = stage.coordinator.admission
     assert not stage.coordinator.present
-    assert admission.admit(0, 25 * MILLISECOND, now, now) == 4  # away
-    assert admission.admit(0, 300 * MILLISECOND, now, now) == 0
+    cost = admission.cost(0)
+    assert admission.admit(0, cost, 25 * MILLISECOND, now, now) == 4  # away
+    assert admission.admit(0, cost, 300 * MILLISECOND, now, now) == 0
     ticket = stage.call(timeout_ms=300)
     stage.wait(300)
     assert ticket.outcome is Outcome.IN_TIME

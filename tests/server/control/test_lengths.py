@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,8 @@ from msgspec.structs import replace
 
 from astrarium.core.optional import extension
 from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND
+from astrarium.server.contract import Refused
+from astrarium.server.control.calls.admission import BACKLOG, TAKEN, admit
 from astrarium.server.control.calls.ticket import KeptGpu, Tensors
 from astrarium.server.control.health.bounds import scaled
 from astrarium.server.control.health.drift_watch import EVERY, FEWEST, DriftWatch
@@ -17,6 +20,7 @@ from astrarium.server.control.replanning import Replanner
 from astrarium.serving.contract import GpuSpec, Lengths, ModelSpec, Setup
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.twin.native import native_setup
+from tests.support.live_fakes import Stage
 
 MS = MILLISECOND
 PLAIN = 1024  # the weight of a call as long as any
@@ -85,17 +89,70 @@ def test_the_longest_input_counts_and_an_image_by_its_area() -> None:
     assert tensors.length_of(shapes) == 8 * 16
 
 
-def test_calls_weigh_what_their_length_takes_beside_the_longest() -> None:
+def admission_of(spec: ModelSpec) -> Any:
     front: Any = extension("_front")
     simulator: Any = extension("_simulator")
-    admission = front.Exchange(memoryview(bytearray(4096)), 1, 8, 1).admission
-    assert admission.weigh(0, 16) == PLAIN, "before there is a plan all are alike"
-    admission.plan(native_setup(simulator, SETUP), 1, 0)
-    assert [admission.weigh(0, length) for length in (0, 1, 16, 17, 64, 99)] == [
-        PLAIN,
-        PLAIN // 10,
-        PLAIN // 10,
-        PLAIN,
-        PLAIN,
-        PLAIN,
-    ]
+    admission = front.Exchange(memoryview(bytearray(4096)), 1, 1 << 20, 1).admission
+    assert admission.cost(0, 16).weight == PLAIN, "before there is a plan all are alike"
+    admission.plan(native_setup(simulator, replace(SETUP, models=(spec,))), 1, 0)
+    admission.close(False)
+    return admission
+
+
+def test_calls_cost_what_their_length_takes_beside_the_longest() -> None:
+    """Of one whose length nobody knows yet it is certain only that it takes as long as the shortest."""
+    admission = admission_of(SPEC)
+    costs = [admission.cost(0, length) for length in (0, 1, 16, 17, 64, 99)]
+    assert [cost.weight for cost in costs] == [PLAIN // 10] * 3 + [PLAIN] * 3
+    assert [cost.needed for cost in costs] == [MS] * 3 + [10 * MS] * 3
+    assert [cost.length for cost in costs] == [0, 1, 16, 17, 64, 99]
+
+
+def test_a_model_whose_calls_cost_the_same_tells_no_length() -> None:
+    cost = admission_of(replace(SPEC, lengths=None)).cost(0, 16)
+    assert (cost.weight, cost.needed, cost.length) == (PLAIN, 10 * MS, 0)
+
+
+def test_a_short_call_is_let_in_where_a_long_one_is_told_that_it_is_too_late() -> None:
+    admission = admission_of(SPEC)
+    admit(admission, 0, "texts", admission.cost(0, 16), 0, 5 * MS, 0)
+    said = "texts cannot answer within 5 ms: one request of length 64 alone takes 10 ms, and 0 ms had passed"
+    with pytest.raises(Refused, match=said):
+        admit(admission, 0, "texts", admission.cost(0, 64), 0, 5 * MS, 0)
+    assert admission.open() == 1
+
+
+@pytest.mark.parametrize("buckets", [128, 129, 300, 1000])
+def test_costs_rise_evenly_however_many_buckets_there_are(buckets: int) -> None:
+    """Beyond 128, several share a step, which costs what the longest of them does."""
+    tables = tuple((0, bucket * MS, FOREVER) for bucket in range(1, buckets + 1))
+    lengths = Lengths(tuple(range(1, buckets + 1)), tables)
+    admission = admission_of(ModelSpec(0, "texts", 2 * SECOND, tables[-1], lengths=lengths))
+    wide = math.ceil(buckets / 128)
+    for length in range(1, buckets + 1):
+        cost = admission.cost(0, length)
+        assert length * MS <= cost.needed < (length + wide) * MS
+        assert cost.weight == pytest.approx(PLAIN * cost.needed / (buckets * MS), abs=1)
+
+
+def test_a_call_weighs_what_its_length_takes_once_that_is_known() -> None:
+    """Ninety of the shortest may be open, or nine of the longest."""
+    admission = admission_of(SPEC)
+    least = admission.cost(0).weight
+    for _ in range(80):
+        assert admission.admit(0, admission.cost(0), 100 * MS, 0, 0) == TAKEN
+    for _ in range(9):
+        admission.reweigh(0, least, PLAIN)
+    assert admission.admit(0, admission.cost(0), 100 * MS, 0, 0) == BACKLOG
+    for _ in range(9):
+        admission.ended(0, PLAIN)
+    assert admission.admit(0, admission.cost(0), 100 * MS, 0, 0) == TAKEN
+
+
+def test_a_text_is_weighed_when_it_has_its_tokens() -> None:
+    stage = Stage()
+    ticket = stage.call(made=False)
+    assert ticket.weight == 0
+    ticket.inputs_ready = True
+    stage.open_calls.inputs_made()
+    assert ticket.weight == PLAIN

@@ -72,16 +72,17 @@ def test_who_is_let_in_and_who_is_not() -> None:
     """Of two GPUs; calls queue up, one has too little time, and there are too many."""
     admission = admission_of(SPEC, most_open=60)
     now = 7 * MILLISECOND
-    assert admission.admit(0, OBJECTIVE, now, now) == CLOSED
+    assert admission.admit(0, admission.cost(0), OBJECTIVE, now, now) == CLOSED
     admission.close(False)
-    assert admission.needed(0) == 4 * MILLISECOND
-    assert admission.admit(0, 3 * MILLISECOND, now, now) == TOO_LATE
-    assert admission.admit(0, OBJECTIVE, now - 22 * MILLISECOND, now) == TOO_LATE
-    verdicts = [admission.admit(0, OBJECTIVE, now, now) for _ in range(52)]
+    cost = admission.cost(0)
+    assert cost.needed == 4 * MILLISECOND
+    assert admission.admit(0, cost, 3 * MILLISECOND, now, now) == TOO_LATE
+    assert admission.admit(0, cost, OBJECTIVE, now - 22 * MILLISECOND, now) == TOO_LATE
+    verdicts = [admission.admit(0, cost, OBJECTIVE, now, now) for _ in range(52)]
     assert verdicts == [TAKEN] * 46 + [BACKLOG] * 6
-    assert [admission.admit(0, 2 * OBJECTIVE, now, now) for _ in range(15)] == [TAKEN] * 14 + [FULL]
-    admission.ended(0)
-    assert admission.admit(0, 2 * OBJECTIVE, now, now) == TAKEN
+    assert [admission.admit(0, cost, 2 * OBJECTIVE, now, now) for _ in range(15)] == [TAKEN] * 14 + [FULL]
+    admission.ended(0, cost.weight)
+    assert admission.admit(0, cost, 2 * OBJECTIVE, now, now) == TAKEN
     assert admission.open_of(0) == admission.open() == 60
 
 
@@ -102,21 +103,22 @@ class Calls:
 
     def __init__(self, spec: ModelSpec = SPEC) -> None:
         self.admission = admission_of(spec)
+        self.cost = self.admission.cost(0)
         self.open = 0
         self.now = 0
         self.admission.close(False)
 
     def keep(self, calls: int) -> None:
         while self.open > calls:
-            self.admission.ended(0)
+            self.admission.ended(0, self.cost.weight)
             self.open -= 1
         while self.open < calls:
-            assert self.admission.admit(0, 1000 * OBJECTIVE, self.now, self.now) == TAKEN
+            assert self.admission.admit(0, self.cost, 1000 * OBJECTIVE, self.now, self.now) == TAKEN
             self.open += 1
 
     def too_many(self, calls: int) -> bool:
         self.keep(calls)
-        verdict = self.admission.judge(0, OBJECTIVE, self.now, self.now)
+        verdict = self.admission.judge(0, self.cost, OBJECTIVE, self.now, self.now)
         assert verdict in (TAKEN, BACKLOG)
         return bool(verdict == BACKLOG)
 
@@ -129,7 +131,7 @@ class Calls:
             self.now += STRETCH // 2
             for _ in range(answers // 2):
                 self.admission.count_answer(0, self.now)
-            self.admission.judge(0, OBJECTIVE, self.now, self.now)
+            self.admission.judge(0, self.cost, OBJECTIVE, self.now, self.now)
             self.admission.look(self.now)
 
 

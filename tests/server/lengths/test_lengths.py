@@ -163,3 +163,39 @@ def test_a_length_beyond_the_range_is_refused(server: Server, length: int) -> No
     said = refused.value.read().decode()
     assert refused.value.code == 400
     assert f"inputs[0].shape[1]: expected from 1 to 64 for X (got {length})" in said
+
+
+TEXTS = """
+cluster: {gpus: 1}
+policy: {name: astrarium}
+models:
+  texts: {slo: 2s, inputs: [{name: TOKENS, datatype: INT64, shape: ["1..512"]}],
+    profile: {lengths: {16: {1: 2ms, 8: 4ms}, 512: {1: 400ms, 8: 800ms}}, rounded: true}}
+"""
+
+
+@pytest.fixture(scope="module")
+def text_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    file: Path = tmp_path_factory.mktemp("texts") / "scenario.yaml"
+    file.write_text(TEXTS)
+    with serving(file) as running:
+        yield running
+
+
+def tokens(length: int, timeout_us: int) -> bytes:
+    tensor = {"name": "TOKENS", "datatype": "INT64", "shape": [1, length], "data": [1] * length}
+    return json.dumps({"inputs": [tensor], "parameters": {"timeout": timeout_us}}).encode()
+
+
+def test_a_call_is_judged_by_its_own_length(text_server: Server) -> None:
+    """Two hundred milliseconds are enough for sixteen tokens, and not for 512."""
+    path = "/v2/models/texts/infer"
+    assert json.loads(text_server.post(path, tokens(16, 200_000)))["outputs"]
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        text_server.post(path, tokens(512, 200_000))
+    said = json.loads(refused.value.read())["error"]
+    assert refused.value.code == 504
+    assert said.startswith(
+        "model texts cannot answer within 200 ms: one request of length 512 alone takes 40"
+    )
+    assert json.loads(text_server.post(path, tokens(512, 1_900_000)))["outputs"]

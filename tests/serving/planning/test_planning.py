@@ -28,6 +28,7 @@ from astrarium.serving.planning.search import (
     PlanningWatch,
     placement_policy,
 )
+from astrarium.serving.planning.sentences import path_line
 from astrarium.serving.planning.use import uses
 from astrarium.serving.scenario import Scenario, parse
 from tests.support.pipelines import PIPELINE, halved
@@ -63,6 +64,22 @@ def enough_with(count: int) -> Callable[..., Judge]:
         return lambda plan, requests: [share] * len(problem.models)
 
     return make
+
+
+@pytest.mark.parametrize(
+    ("carries", "said"),
+    [
+        ("100/s", "one server carries 100 of these 350 requests/s: divide the models among 4 servers"),
+        ("360/s", "before that breaks the path of calls: one server's carries 1.03 times the load"),
+        ("1000/s", ""),
+    ],
+)
+def test_a_plan_tells_what_the_path_of_calls_carries(carries: str, said: str) -> None:
+    planned = scenario(server={"carries": carries})
+    answer = answered(planned, REPLICATION, PlanningGoals(), Question(each=False))
+    assert answer.path == pytest.approx(float(carries[:-2]) / 350, rel=0.01)
+    assert path_line(answer).endswith(said)
+    assert bool(path_line(answer)) == bool(said)
 
 
 def test_the_fewest_gpus_are_those_of_the_arithmetic() -> None:

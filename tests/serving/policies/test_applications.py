@@ -25,12 +25,8 @@ from astrarium.serving.contract import (
 from astrarium.serving.policies._rates import BIN, BINS, RateMeter
 from astrarium.serving.policies._times import LearntTimes, quantile
 from astrarium.serving.policies.astrarium import Astrarium
-from astrarium.serving.policies.astrarium.applications import (
-    SAFE,
-    Applications,
-    Group,
-    cheapest_cut,
-)
+from astrarium.serving.policies.astrarium.applications import Applications
+from astrarium.serving.policies.astrarium.groups import SAFE, Group, cheapest_cut
 from astrarium.testing.serving.audit import audit
 from astrarium.testing.serving.cases import Case, cluster, linear_model
 from astrarium.testing.serving.outcomes import all_in_time

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
-from astrarium.serving.contract import Setup, Together
+from astrarium.core.quantities import SECOND, Time
+from astrarium.serving.contract import Lengths, ModelSpec, Setup, Together, latency_table
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run
+from astrarium.serving.policies.astrarium.lengths import Buckets, well_used
 from astrarium.serving.report.summary import summarize
 from astrarium.testing.serving import ServingPolicyConformance
-from astrarium.testing.serving.cases import Case, Run
-from tests.serving.scenario.texts import requests_of, setup_with_lengths, texts
+from astrarium.testing.serving.cases import Case, Run, cluster
+from tests.serving.scenario.texts import requests_of, setup_with_lengths, surface, texts
 from tests.support.rival_runs import ms
 
 
@@ -61,6 +63,61 @@ def test_no_short_request_waits_for_its_like_while_a_gpu_idles() -> None:
     setup = setup_with_lengths(gpus=4)
     done = played([(1 + 3 * place, length) for place, length in enumerate([10, 256, 60, 10, 256])], setup)
     assert list(done.state.ledger.batch_dispatched) == [request.arrival for request in done.case.requests]
+
+
+def buckets(surface: tuple[tuple[Time, ...], ...], rates: Sequence[float], slo: float = 50) -> Buckets:
+    """After two seconds in which so many requests a second came of each bucket, evenly."""
+    found = Buckets(Lengths((16, 64, 256)[: len(surface)], surface), ms(slo), "grouped")
+    for bucket, rate in enumerate(rates):
+        for number in range(int(2 * rate)):
+            found.arrived(round(number * SECOND / rate), bucket)
+    found.regroup(2 * SECOND)
+    return found
+
+
+def test_where_launches_are_the_cost_all_lengths_share_a_queue() -> None:
+    found = buckets(surface(flat=5, per_token=0.0001), [100, 100, 100])
+    assert found.groups == [(0, 1, 2)]
+
+
+def test_where_tokens_are_the_cost_each_bucket_has_a_queue() -> None:
+    found = buckets(surface(flat=0.01), [4000, 4000, 4000])
+    assert found.groups == [(0,), (1,), (2,)]
+
+
+def test_where_only_equals_share_a_run_no_buckets_share_a_queue() -> None:
+    lengths = Lengths((16, 64), surface(flat=5, per_token=0.0001, longest=(16, 64)), "bucket")
+    alone = Buckets(lengths, ms(50), "grouped")
+    assert not alone.regroup(SECOND)
+    assert alone.groups == [(0,), (1,)]
+
+
+def test_a_queue_plans_with_the_time_that_nine_of_ten_batches_keep() -> None:
+    rows = surface(flat=5, per_token=0.02)
+    found = buckets(rows, [97, 2, 1])
+    table = found.table((0, 1, 2))
+    assert table[1] == rows[0][1]
+    assert table[4] == rows[1][4]  # of four, one in nine has a longer one
+    assert list(table) == sorted(table)
+
+
+def test_a_batch_is_no_larger_than_where_a_request_costs_the_least() -> None:
+    """Four cost a launch, and every one more another half."""
+    full = latency_table([ms(1), ms(1), ms(1), ms(1), ms(1.5), ms(2), ms(2.5), ms(3)])
+    assert well_used(full) == 4
+    lengths = Lengths((16,), (full,))
+    model = ModelSpec(0, "m", ms(50), full, None, lengths)
+    done = played([(0.0, 16) for _ in range(8)], cluster([model], 1))
+    assert [len(batch) for batch in lengths_by_batch(done)] == [4, 4]
+
+
+def test_who_is_too_long_to_be_in_time_leaves_the_place_to_others() -> None:
+    """The queue plans with short ones, which most are; a long one that cannot be in time costs nobody any."""
+    setup = setup_with_lengths(slo=6, flat=5, per_token=0.03)
+    short = [(place * 7.0, 16) for place in range(60)]
+    done = played([*short, (421, 256), (421.1, 16)], setup)
+    outcomes = zip(done.case.requests, done.state.ledger.outcome, strict=True)
+    assert [one.length for one, outcome in outcomes if outcome != Outcome.IN_TIME] == [256]
 
 
 def busy(together: Together = "padded", rate: str = "6000/s") -> Any:

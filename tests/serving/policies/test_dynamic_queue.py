@@ -25,7 +25,8 @@ from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run
 from astrarium.serving.policies._times import FEWEST, LearntTimes, cdf, cdf_by_longest, grid
 from astrarium.serving.policies.astrarium import Astrarium
-from astrarium.serving.policies.astrarium.applications import SAFE, Applications
+from astrarium.serving.policies.astrarium.applications import Applications
+from astrarium.serving.policies.astrarium.groups import SAFE
 from astrarium.serving.policies.astrarium.queues import DynamicQueue
 from astrarium.serving.report.summary import measured_requests
 from astrarium.serving.scenario import Scenario, load

@@ -281,3 +281,11 @@ def test_the_same_lengths_come_whatever_the_rate_of_another_model() -> None:
     more = raw(rate={"encoder": "500/s", "plain": "900/s"})
     first, second = (build.arrivals(parse(data)) for data in (both, more))
     assert np.array_equal(first.length[first.model == 0], second.length[second.model == 0])
+
+
+def test_to_be_served_nobody_needs_to_say_how_long_requests_will_be() -> None:
+    data = raw()
+    del data["workload"]["lengths"]
+    served = parse(data, serving=True)
+    with pytest.raises(InputError, match="how long the requests to encoder are"):
+        build.arrivals(served)

@@ -132,6 +132,11 @@ class Coordinator:
     def waiting(self) -> int:
         return self._scheduler.waiting()
 
+    @property
+    def cpu_time(self) -> Time:
+        """Return the CPU time that the scheduler's thread has had."""
+        return self._scheduler.cpu_ns()
+
     def worker_ready(self, worker: int) -> None:
         if worker < len(self.plan.workers):
             self.present.add(worker)

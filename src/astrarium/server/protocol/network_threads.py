@@ -57,6 +57,10 @@ class NativeThreads:
         self._turned_away = self._native.turned_away()
         return self._turned_away - before
 
+    def cpu_time(self) -> Time:
+        """Return the CPU time that the threads have had."""
+        return sum(self._native.cpu_ns())
+
     def settle(self) -> None:
         """Wait until all threads know what they were told: some microseconds."""
         self._native.synchronize()

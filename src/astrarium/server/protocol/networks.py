@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from astrarium.core.quantities import Time
 from astrarium.server.contract import Stages
+from astrarium.server.control.accounts.tally import Tally
 from astrarium.server.timelines import Timelines
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class NativeNetwork(Protocol):
     def turned_away(self) -> int: ...
     def left(self) -> Mapping[str, int]: ...
     def kept(self) -> int: ...
+    def cpu_time(self) -> Time: ...
 
 
 class Networks:
@@ -58,6 +60,16 @@ class Networks:
         for network in self._networks:
             left.update(network.left())
         return left
+
+    def cpu_time(self) -> Time:
+        """Return the CPU time that all network threads have had."""
+        return sum(network.cpu_time() for network in self._networks)
+
+    def answered(self, models: int) -> int:
+        """Return how many calls of that many models they have answered."""
+        if not self._networks:
+            return 0
+        return sum(Tally(*self._exchange.tally(model)).success[0] for model in range(models))
 
     def accepted(self, models: int) -> int:
         """Return how many calls of that many models they have let in."""

@@ -66,6 +66,17 @@ class PlanningAnswer:
     attempts: list[Attempt] = field(default_factory=list)
     interrupted: bool = False
 
+    @property
+    def rate(self) -> float:
+        """Return the requests per second that the chosen plan is for."""
+        return 0.0 if self.chosen is None else sum(model.rate for model in self.chosen.problem.models)
+
+    @property
+    def path(self) -> float | None:
+        """Return how many times the load the path of a server carries, by `server.carries`; None: unknown."""
+        carries = self.scenario.server.carries
+        return None if carries is None or not self.rate else carries / self.rate
+
 
 def answered(
     scenario: Scenario,

@@ -42,6 +42,7 @@ def _chosen(answer: PlanningAnswer, chosen: Attempt) -> dict[str, Any]:
         "plan": plans.plain(chosen.plan, problem),
         "placement": [_gpu(use, problem) for use in chosen.uses],
         "growth": _growth(answer.growth, problem),
+        "path": answer.path,
         "alone": {
             problem.models[at].name: _growth(model_growth, problem)
             for at, model_growth in answer.alone.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -95,6 +96,20 @@ def growth_line(answer: PlanningAnswer, attempt: Attempt) -> str:
         return f"what breaks first: even at {growth.breaks:g} times the load, {name}{others}: {growth.why}"
     carried = f"the plan carries {growth.carries:.2f} times the load"
     return f"what breaks first: {carried}; at {growth.breaks:.2f} times it is {name}{others}: {growth.why}"
+
+
+def path_line(answer: PlanningAnswer) -> str:
+    """Say how far the path of calls carries the load, where it breaks before the GPUs do."""
+    path = answer.path
+    if path is None or (path >= 1 and (answer.growth is None or path >= answer.growth.carries)):
+        return ""
+    if path >= 1:
+        return f"before that breaks the path of calls: one server's carries {path:.2f} times the load"
+    carries = answer.scenario.server.carries
+    return (
+        f"the path of calls of one server carries {carries:,.0f} of these {answer.rate:,.0f} requests/s: "
+        f"divide the models among {math.ceil(1 / path)} servers"
+    )
 
 
 def tried_line(answer: PlanningAnswer) -> str:

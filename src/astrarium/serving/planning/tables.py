@@ -24,6 +24,7 @@ from astrarium.serving.planning.sentences import (
     growth_line,
     headline,
     missing_lines,
+    path_line,
     rivals_missing,
     tried_line,
 )
@@ -36,7 +37,7 @@ def shown(answer: PlanningAnswer) -> list[Any]:
     if chosen is not None:
         parts += [placement_table(chosen.uses, chosen.problem)]
         parts += [models_table(answer, chosen), *missing_lines(chosen)]
-        parts += [growth_line(answer, chosen), tried_line(answer)]
+        parts += [growth_line(answer, chosen), path_line(answer), tried_line(answer)]
         parts += [against_table(answer)] if answer.rivals else []
         parts += rivals_missing(answer)
     return [text_of(part) if isinstance(part, str) else part for part in parts if part != ""]

@@ -147,7 +147,7 @@ class ModelQueue:
         count, window = self.meter.window()
         budget = (self.model.slo - self._network.control - self._network.response) * count
         low = 1
-        high = self.model.max_batch
+        high = self.backlog.largest
         while low < high:
             middle = (low + high + 1) // 2
             cost = (self.latency[middle] + self._network.data * middle) * count + middle * window

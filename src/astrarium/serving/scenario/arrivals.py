@@ -10,9 +10,11 @@ from astrarium.core import processes
 from astrarium.core.arrivals import Arrivals, Ints
 from astrarium.core.distributions import choose
 from astrarium.core.errors import InputError, one_of
+from astrarium.core.lengths import LengthDistribution
 from astrarium.core.processes import Floats, Stretch, Times
 from astrarium.core.profiles import Dynamic, profile_by_length
 from astrarium.core.streams import stream
+from astrarium.serving.scenario.lengths import unknown_lengths
 from astrarium.serving.scenario.rates import spans
 from astrarium.serving.scenario.schema import Model, Scenario
 from astrarium.serving.scenario.workload import Workload
@@ -55,10 +57,17 @@ def _lengths(scenario: Scenario, model: Ints, known: Ints | None) -> Ints:
         if known is not None:
             lengths[mine] = _checked_lengths(known[mine], by_length.longest, scenario, name)
         else:
-            distribution = scenario.workload.lengths[name]
             generator = stream(scenario.seed, "lengths", name)
-            lengths[mine] = distribution.sample(generator, len(mine), by_length.longest)
+            lengths[mine] = _distribution(scenario, name).sample(generator, len(mine), by_length.longest)
     return lengths
+
+
+def _distribution(scenario: Scenario, name: str) -> LengthDistribution:
+    known = scenario.workload.lengths or {}
+    if name not in known:
+        raise unknown_lengths([name], scenario.workload)
+    found: LengthDistribution = known[name]
+    return found
 
 
 def _checked_lengths(lengths: Ints, longest: int, scenario: Scenario, name: str) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import gt
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,13 @@ class LengthReader:
         self._base = base
         self._decoder = decoder
 
-    def workload(self, workload: Workload) -> Workload:
-        if workload.lengths is None:
-            self._check_complete(workload, {})
-            return workload
-        lengths = self._read(workload.lengths, "workload.lengths")
-        self._check_complete(workload, lengths)
-        return msgspec.structs.replace(workload, lengths=lengths)
+    def workload(self, workload: Workload, serving: bool) -> Workload:
+        """Read the lengths that a workload tells; where it is only served, calls tell how long they are."""
+        raw = workload.lengths
+        lengths = {} if raw is None else self._read(raw, "workload.lengths")
+        if not serving:
+            self._check_complete(workload, lengths)
+        return msgspec.structs.replace(workload, lengths=lengths or None)
 
     def _read(self, raw: Any, field: str) -> dict[str, LengthDistribution]:
         if not isinstance(raw, dict) or not raw:
@@ -96,10 +96,14 @@ class LengthReader:
     def _check_complete(self, workload: Workload, lengths: Mapping[str, LengthDistribution]) -> None:
         missing = [name for name in self._longest if name not in lengths]
         if missing and not _trace_has_lengths(workload):
-            expected = f"how long the requests to {', '.join(missing)} are: {LENGTH_FORM}"
-            if workload.file is not None:
-                expected += "; or a column `length` in the trace"
-            raise InputError("workload.lengths", None, expected)
+            raise unknown_lengths(missing, workload)
+
+
+def unknown_lengths(models: Sequence[str], workload: Workload) -> InputError:
+    expected = f"how long the requests to {', '.join(models)} are: {LENGTH_FORM}"
+    if workload.file is not None:
+        expected += "; or a column `length` in the trace"
+    return InputError("workload.lengths", None, expected)
 
 
 def _numbered(body: Any, grid: SizeGrid, field: str) -> Any:

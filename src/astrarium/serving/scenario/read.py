@@ -80,7 +80,7 @@ def _parsed(raw: Any, base: Path, serving: bool, planning: bool) -> Scenario:
     if raw.get("workload") is not None:
         fields["workload"] = _workload(decode(Workload, raw["workload"], "workload"), models, base)
         read = LengthReader(models, base, reader.decoder)
-        fields["workload"] = read.workload(fields["workload"])
+        fields["workload"] = read.workload(fields["workload"], serving)
     fields["server"] = server_options(decode(ServerOptions, raw.get("server") or {}, "server"), base, serving)
     for name, kind in (
         ("network", Delays),

@@ -125,12 +125,14 @@ class CallHandler:
         if entry.failing and not self._failures.lets_through(index, now):
             raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.failing}", RETRY_AFTER)
         objective, application = wanted(call, entry)
-        admit(coordinator.admission, index, call.model, call.received, objective, now)
-        ticket = Ticket(call, index, entry.tensors, application, call.received + objective, answer)
+        cost = coordinator.admission.cost(index, _length(call, entry))
+        admit(coordinator.admission, index, call.model, cost, call.received, objective, now)
+        deadline = call.received + objective
+        ticket = Ticket(call, index, entry.tensors, application, deadline, answer, cost.weight)
         try:
             self._take_in(ticket, entry)
         except Refused:
-            coordinator.admission.ended(index)
+            coordinator.admission.ended(index, ticket.weight)
             raise
         self._failures.let_through(index, now)
         coordinator.accounts.models[index].accepted += 1
@@ -161,10 +163,12 @@ class CallHandler:
         example = examples.batch(entry.tensors.inputs, 1, np.random.default_rng(0)).inputs
         inputs = [made_tensor(spec, example, 1) for spec in entry.tensors.inputs]
         call = InferCall(plan.name, inputs, 1, now)
-        admit(coordinator.admission, plan.index, plan.name, now, plan.slo, now)
-        ticket = Ticket(call, plan.index, entry.tensors, 0, now + plan.slo, answer, trial=True)
+        cost = coordinator.admission.cost(plan.index, _length(call, entry))
+        admit(coordinator.admission, plan.index, plan.name, cost, now, plan.slo, now)
+        deadline = now + plan.slo
+        ticket = Ticket(call, plan.index, entry.tensors, 0, deadline, answer, cost.weight, trial=True)
         if not self._tensor_store.take_in(ticket, inputs):
-            coordinator.admission.ended(plan.index)
+            coordinator.admission.ended(plan.index, ticket.weight)
             raise overloaded("the shared memory for tensors is full")
         coordinator.accounts.trials[plan.index].accepted += 1
         return self._hand_on(ticket)
@@ -200,7 +204,7 @@ class CallHandler:
             accounts.answered(_stages(ticket, now), ticket.call.rows)
         if not ticket.trial:
             self._count_for_clients(ticket, now)
-        coordinator.admission.ended(ticket.model)
+        coordinator.admission.ended(ticket.model, ticket.weight)
         if ticket.answer.done():  # nobody waits for it any more
             self._open_calls.release(ticket)
         else:
@@ -222,6 +226,13 @@ class CallHandler:
         in_time = ticket.outcome is Outcome.IN_TIME
         self._timelines.add(call.model, batch.gpu, batch.tag, batch.size, in_time, stages)
         return stages
+
+
+def _length(call: InferCall, entry: Entry) -> int:
+    """Return how long the rows of a call are; 0 where its inputs are still to be made."""
+    if entry.plan.preprocess is not None:
+        return 0
+    return entry.tensors.length_of([(tensor.shape, len(tensor.data)) for tensor in call.inputs])
 
 
 def _stages(ticket: Ticket, answered: Time) -> Stages:

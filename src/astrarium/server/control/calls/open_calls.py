@@ -68,6 +68,7 @@ class OpenCalls:
             elif ticket.broken:
                 self._end(ticket, Outcome.FAILED, INPUTS, ticket.broken)
             else:
+                self._weigh(ticket)
                 self._hand_in(ticket)
 
     def end_without_inputs(self) -> None:
@@ -103,6 +104,13 @@ class OpenCalls:
             ticket.tensors.length_of(ticket.shapes),
         )
         assert arrived, "there is a place for as many calls as may be open"
+
+    def _weigh(self, ticket: Ticket) -> None:
+        """Let a call weigh what its length takes: it was let in before anybody knew that."""
+        admission = self._scheduler.admission
+        weight = admission.cost(ticket.model, ticket.tensors.length_of(ticket.shapes)).weight
+        admission.reweigh(ticket.model, ticket.weight, weight)
+        ticket.weight = weight
 
     def _ended(self, ended: EndedCall) -> None:
         ticket = self._by_number.pop(ended.number)

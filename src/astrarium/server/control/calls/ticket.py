@@ -102,6 +102,7 @@ class Ticket:
     application: int
     deadline: Time
     answer: Waiter
+    weight: int = 0  # among the open calls of its model, as the admission was told
     reply_shapes: list[Shapes | None] = field(init=False)  # by row; None or empty: the model's own
     block: int = -1  # -1: no memory yet, or none any more
     shapes: Shapes | None = None  # of the inputs; None: the model's own

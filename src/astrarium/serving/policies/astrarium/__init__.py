@@ -1,7 +1,7 @@
 """Astrarium's own policy uses Symphony's window over Orloj's distributions; waiting and drops adapt to load.
 
-- Requests stand in queues of alike times: one for each static model, one for each group of alike applications
-  of a dynamic model, whose batch times are learnt, and whose batches are chosen by who waits.
+- Requests stand in queues of alike times: one for each static model, one for each group of alike lengths, or
+  of alike applications of a dynamic model, whose batch times are learnt; who waits decides on the batch.
 - A candidate waits for others as long as the GPU time that this saves is worth it, by a price that is zero
   while GPUs are plenty, and at most a part of the way to Symphony's frontrun.
 - No request is given up before a GPU is at hand; then the next grants are simulated, and the number of heads
@@ -25,7 +25,8 @@ from astrarium.serving.policies._rates import RateMeter
 from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.policies.astrarium import pressure
 from astrarium.serving.policies.astrarium.applications import Applications
-from astrarium.serving.policies.astrarium.lengths import LengthQueue, WaitingLengths
+from astrarium.serving.policies.astrarium.groups import Groups
+from astrarium.serving.policies.astrarium.lengths import Buckets, LengthQueue
 from astrarium.serving.policies.astrarium.queues import DynamicQueue, RequestQueue
 from astrarium.serving.policies.window import WindowScheduler
 from astrarium.serving.state import Batch, ServingState
@@ -63,7 +64,7 @@ class Astrarium(WindowScheduler[RequestQueue]):
         ] = True
         lines: Annotated[
             Literal["grouped", "application", "model"],
-            msgspec.Meta(description="which requests of a dynamic model are batched together"),
+            msgspec.Meta(description="which applications, or buckets of lengths, share a queue"),
         ] = "grouped"
         memory: Annotated[Duration, msgspec.Meta(description="how long a measured time is remembered")] = (
             Duration(10 * SECOND)
@@ -76,6 +77,8 @@ class Astrarium(WindowScheduler[RequestQueue]):
     def __init__(self, setup: Setup, parameters: Parameters) -> None:
         super().__init__(setup, parameters)
         self._plan_at: Time = 0
+        self._group_at: Time = 0  # when buckets of lengths are grouped next
+        self._began: Time = 0
         self._lost = RateMeter()
         self._running: dict[int, Batch] = {}  # by their runs, where there are dynamic models
 
@@ -95,18 +98,19 @@ class Astrarium(WindowScheduler[RequestQueue]):
 
     def make_queues(self) -> list[RequestQueue]:
         """Make a queue for each model whose requests are alike, for each bucket of lengths, and for each
-        application of a dynamic model; of the latter, as many are in use as it has groups of applications.
+        application of a dynamic model; of these, as many are in use as there are groups of them.
         """
         self._places: list[list[int]] = []  # by model, and application or bucket: its queue
         self._crowds: dict[int, Applications] = {}
+        self._buckets: dict[int, Buckets] = {}
         queues: list[RequestQueue] = []
         for model in self.setup.models:
             own = self._queues_of(model)
             self._places.append([len(queues) + place for place in range(len(own))])
             queues += own
         self._queues = queues
-        for model_index in self._crowds:
-            self._form(model_index)
+        for model_index, groups in (*self._crowds.items(), *self._buckets.items()):
+            self._form(model_index, groups)
         return queues
 
     def _queues_of(self, model: ModelSpec) -> Sequence[RequestQueue]:
@@ -116,17 +120,14 @@ class Astrarium(WindowScheduler[RequestQueue]):
             self._crowds[model.index] = Applications(model, times, self.parameters.lines)
             return [DynamicQueue(*arguments, times) for _ in model.dynamic.history]
         if model.lengths:
-            waiting = WaitingLengths(model.lengths)
-            buckets = [self._bucket(model, latency) for latency in model.lengths.latency]
-            return [
-                LengthQueue(alike, *arguments[1:], waiting, bucket) for bucket, alike in enumerate(buckets)
-            ]
+            buckets = Buckets(model.lengths, model.slo, self.parameters.lines)
+            self._buckets[model.index] = buckets
+            return [self._length_queue(model, buckets, row) for row in model.lengths.latency]
         return [RequestQueue(*arguments)]
 
-    @staticmethod
-    def _bucket(model: ModelSpec, latency: tuple[Time, ...]) -> ModelSpec:
-        """Return the model as if all its requests were of one bucket."""
-        return msgspec.structs.replace(model, latency=latency)
+    def _length_queue(self, model: ModelSpec, buckets: Buckets, latency: tuple[Time, ...]) -> LengthQueue:
+        alike = msgspec.structs.replace(model, latency=latency)
+        return LengthQueue(alike, buckets, self.setup.network, self.parameters)
 
     def index_of(self, request: Request) -> int:
         places = self._places[request.model]
@@ -135,31 +136,29 @@ class Astrarium(WindowScheduler[RequestQueue]):
         is_dynamic = request.model in self._crowds
         return places[request.application if is_dynamic else request.bucket]
 
-    def _form(self, model: int) -> Sequence[int]:
-        """Give each group of the model's applications a queue of its own; return the model's queues."""
-        crowd = self._crowds[model]
+    def _form(self, model: int, groups: Groups) -> Sequence[int]:
+        """Give each group of the model's applications or buckets a queue of its own; return its queues."""
         first = min(self._places[model])
         last = first + len(self._places[model])
         waiting = [request for index in range(first, last) for request in self._queues[index].clear()]
         for index in range(first, last):
             self._queues[index].meter = RateMeter()
-        for index, group in enumerate(crowd.groups, first):
-            for application in group:
-                self._places[model][application] = index
-            self._queues[index].meter = RateMeter.sum([crowd.meters[place] for place in group])
-            self._queues[index].plan_with(crowd.table(group))
+        for index, group in enumerate(groups.groups, first):
+            for kind in group:
+                self._places[model][kind] = index
+            self._queues[index].meter = RateMeter.sum([groups.meters[kind] for kind in group])
+            self._queues[index].plan_with(groups.table(group))
         for request in waiting:
             self._queues[self.index_of(request)].insert(request)
         return range(first, last)
 
-    def _learn(self, now: Time, model: int) -> Sequence[int]:
+    def _regroup(self, now: Time, model: int, groups: Groups) -> Sequence[int]:
         """Plan with the times that are known now; return the queues that must be looked at again."""
-        crowd = self._crowds[model]
-        if crowd.regroup(now):
-            return self._form(model)
-        indices = [self._places[model][group[0]] for group in crowd.groups]
-        for index, group in zip(indices, crowd.groups, strict=True):
-            self._queues[index].plan_with(crowd.table(group))
+        if groups.regroup(now):
+            return self._form(model, groups)
+        indices = [self._places[model][group[0]] for group in groups.groups]
+        for index, group in zip(indices, groups.groups, strict=True):
+            self._queues[index].plan_with(groups.table(group))
         return indices
 
     def opens(self, queue: RequestQueue) -> Time:
@@ -169,7 +168,10 @@ class Astrarium(WindowScheduler[RequestQueue]):
         changed = super()._hear(now, events, state)
         if self._crowds:
             changed.update(self._study(now, events))
+        if self._buckets:
+            self._measure(now, events)
         if now >= self._plan_at:
+            changed.update(self._group_lengths(now))
             self._plan(now, state)
         return changed
 
@@ -186,7 +188,23 @@ class Astrarium(WindowScheduler[RequestQueue]):
         touched = {model for event in events if (model := self._hear_of(now, event)) in self._crowds}
         for model in sorted(touched):
             if self._crowds[model].times.refreshed(now):
-                yield from self._learn(now, model)
+                yield from self._regroup(now, model, self._crowds[model])
+
+    def _measure(self, now: Time, events: Sequence[Event]) -> None:
+        """Count what comes of each bucket of lengths."""
+        for event in events:
+            if type(event) is contract.RequestArrived and event.request.model in self._buckets:
+                self._buckets[event.request.model].arrived(now, event.request.bucket)
+
+    def _group_lengths(self, now: Time) -> Iterator[int]:
+        """Group buckets by the rates until now: often at first, when these are new."""
+        if now < self._group_at:
+            return
+        if self._group_at == 0:
+            self._began = now
+        self._group_at = now + min(REFRESH, max(PLAN_EVERY, now - self._began))
+        for model, buckets in self._buckets.items():
+            yield from self._regroup(now, model, buckets)
 
     def _hear_of(self, now: Time, event: Event) -> int:
         """Learn from an event; return the model that it tells something of, or -1."""
@@ -235,11 +253,13 @@ class Astrarium(WindowScheduler[RequestQueue]):
         if queue.size and isinstance(queue, DynamicQueue):
             queue.choose(now, free)
         if queue.size and isinstance(queue, LengthQueue):
-            queue.choose(now, free, self._others(queue))
+            yield from self._give_up(now, queue, queue.choose(now, free, self._others(queue)))
+            if not queue.size:
+                self._forget(index)
 
     def _others(self, queue: LengthQueue) -> list[LengthQueue]:
         """Return the other queues of a model that hold requests, the most urgent first."""
-        queues = [self._queues[place] for place in self._places[queue.model.index]]
+        queues = [self._queues[place] for place in sorted({*self._places[queue.model.index]})]
         others = [one for one in queues if isinstance(one, LengthQueue) and one.requests and one is not queue]
         return sorted(others, key=lambda one: one.deadlines[0])
 
@@ -248,7 +268,7 @@ class Astrarium(WindowScheduler[RequestQueue]):
         if not isinstance(queue, LengthQueue):
             return [index]
         hosts = queue.hosts()
-        places = self._places[queue.model.index]
+        places = sorted({*self._places[queue.model.index]})
         return [index, *(place for place in places if self._queues[place] in hosts)]
 
     def _grants(self, now: Time, index: int, gpu: int) -> Callable[[int], Sequence[Time]]:

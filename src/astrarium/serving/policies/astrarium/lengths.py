@@ -1,48 +1,82 @@
-"""Requests of unequal length stand in a queue for each bucket, and who leaves together is chosen by length.
+"""Requests of unequal length stand in queues of alike times, and who leaves together is chosen by length.
 
 A run takes as long as if all its members were as long as the longest. Where it is short, that costs nothing:
 a launch takes its time whatever it launches. Where it is long, every member pays for the longest. So requests
-of other buckets are guests of a batch if it then grows by no more than they would cost among their like:
-those of their length who wait, and who will have come by their deadline.
+of other lengths join a batch if it then grows by no more than they would cost in batches of their own queue:
+with those who wait there, and who will have come by their deadline.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-from astrarium.core.quantities import Time
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.serving.contract import Lengths, ModelSpec, Network, Request
 from astrarium.serving.policies.astrarium import pressure
+from astrarium.serving.policies.astrarium.groups import SAFE, Group, Groups
 from astrarium.serving.policies.astrarium.queues import RequestQueue
 
+HARDLY_MORE = 1.01  # times the least that a request takes of the GPU
 
-class WaitingLengths:
-    """The requests of a model that wait, in all its queues, are counted by those who can share a run."""
 
-    def __init__(self, lengths: Lengths) -> None:
+class Buckets(Groups):
+    """Buckets of lengths are grouped by what batches take whose members come at their rates.
+
+    Where only equal requests share a run, every bucket stands apart.
+    """
+
+    def __init__(self, lengths: Lengths, slo: Time, grouping: str) -> None:
+        grouping = grouping if lengths.together == "padded" else "application"
+        super().__init__(len(lengths.longest), slo, grouping, apart=True)
         self.lengths = lengths
-        self._exact = lengths.together == "length"
-        self._counts: Counter[int] = Counter()
-        self.rates = [0.0] * len(lengths.longest)  # at which the requests of each bucket come, by nanosecond
+        self.most = tuple(map(well_used, lengths.latency))  # by bucket: larger batches are no gain
+        self._rates = [0.0] * (len(lengths.longest) + 1)  # of all shorter buckets, by bucket
 
-    def kind(self, request: Request) -> int:
-        """Return what requests have in common that are alike."""
-        return request.length if self._exact else request.bucket
+    def arrived(self, now: Time, bucket: int) -> None:
+        self.meters[bucket].roll(now)
+        self.meters[bucket].count()
 
-    def count(self, requests: Sequence[Request], change: int) -> None:
-        for request in requests:
-            self._counts[self.kind(request)] += change
+    def regroup(self, now: Time) -> bool:
+        for meter in self.meters:
+            meter.roll(now)
+        self._rates = list(accumulate((meter.rate() for meter in self.meters), initial=0.0))
+        return super().regroup(now)
 
-    def alike(self, request: Request, now: Time, due: Time) -> int:
-        """Return how many alike requests could run together in the end, this one among them.
+    def ranked(self) -> Sequence[int]:
+        return range(len(self.meters))
 
-        Those who have yet to come count as well: who joins longer ones because few of its like wait now pays
-        for their length, and leaves its like with a smaller batch.
-        """
-        coming = int(self.rates[request.bucket] * (due - now))
-        return min(self._counts[self.kind(request)] + coming, self.lengths.max_batch(request.bucket))
+    def time(self, group: Group, size: int) -> Time:
+        return self.lengths.latency[self._longest(group, size)][size]
+
+    def largest(self, group: Group) -> int:
+        return self.most[group[-1]]
+
+    def table(self, group: Group) -> Sequence[Time]:
+        times: list[Time] = [0]
+        while len(times) <= self.most[self._longest(group, len(times))]:
+            times.append(max(times[-1], self.time(group, len(times))))
+        return [*times, FOREVER]
+
+    def _longest(self, group: Group, size: int) -> int:
+        """Return the bucket that no member of a batch exceeds, with a chance."""
+        before = self._rates[group[0]]
+        share = (self._rates[group[-1] + 1] - before) * SAFE ** (1 / size)
+        if share <= 0.0:
+            return group[-1]
+        return next((bucket for bucket in group if self._rates[bucket + 1] - before >= share), group[-1])
+
+
+def well_used(latency: Sequence[Time]) -> int:
+    """Return the largest batch in which a request takes hardly more of the GPU than in any.
+
+    Where a GPU is full before the batch is, two smaller batches take less time than a large one.
+    """
+    sizes = range(1, len(latency) - 1)
+    least = min(latency[size] / size for size in sizes)
+    return max(size for size in sizes if latency[size] / size <= HARDLY_MORE * least)
 
 
 class Crew:
@@ -51,40 +85,39 @@ class Crew:
     It leaves at *now*, for a GPU that is *free*.
     """
 
-    def __init__(self, first: Request, due: Time, waiting: WaitingLengths, network: Network) -> None:
-        self._first = first
-        self._waiting = waiting
-        self._lengths = waiting.lengths
-        self._network = network
-        self._due = due  # the earliest deadline
-        self._bucket = first.bucket
+    def __init__(self, queue: LengthQueue) -> None:
+        self._first = queue.requests[0]
+        self._most = queue.most
+        self._lengths = queue.lengths
+        self._network = queue.network
+        self._due = queue.deadlines[0]  # the earliest deadline
+        self._bucket = self._first.bucket
         self.size = 1
-        self.takes = self._lengths.latency[first.bucket][1]
+        self.takes = self._lengths.latency[self._bucket][1]
 
-    def admits(self, request: Request, due: Time, now: Time, free: Time) -> bool:
+    def admits(self, queue: LengthQueue, place: int, now: Time, free: Time) -> bool:
         """Let a request join if all are still in time, and if that costs no more than its share elsewhere."""
+        request = queue.requests[place]
+        due = queue.deadlines[place]
         bucket = max(self._bucket, request.bucket)
-        if not self._can_share(request) or self.size >= self._lengths.max_batch(bucket):
+        if not self._can_share(request) or self.size >= self._most[bucket]:
             return False
         takes = self._lengths.latency[bucket][self.size + 1]
         start = max(now + self._network.delay(self.size + 1), free)
         if start + takes > min(due, self._due):
             return False
-        if request.bucket != self._bucket and not self._pays(request, takes, now, due):
+        if request.bucket != self._bucket and takes - self.takes > queue.share(request, now, due):
             return False
         self._due, self._bucket, self.takes = min(due, self._due), bucket, takes
         self.size += 1
         return True
 
-    def _pays(self, request: Request, takes: Time, now: Time, due: Time) -> bool:
-        """Whether the batch grows by no more than the request would cost among its like."""
-        alike = self._waiting.alike(request, now, due)
-        return (takes - self.takes) * alike <= self._lengths.latency[request.bucket][alike]
-
     def _can_share(self, request: Request) -> bool:
         if self._lengths.together == "padded":
             return True
-        return self._waiting.kind(request) == self._waiting.kind(self._first)
+        if self._lengths.together == "bucket":
+            return request.bucket == self._first.bucket
+        return request.length == self._first.length
 
 
 class Guests(NamedTuple):
@@ -95,35 +128,64 @@ class Guests(NamedTuple):
 
 
 class LengthQueue(RequestQueue):
-    """A queue holds the requests of one bucket; its batches may have guests from the model's other queues."""
+    """A queue holds the requests of some buckets; its batches may have guests from other queues."""
 
-    def __init__(
-        self, model: ModelSpec, network: Network, parameters: Any, waiting: WaitingLengths, bucket: int
-    ) -> None:
+    def __init__(self, model: ModelSpec, buckets: Buckets, network: Network, parameters: Any) -> None:
         super().__init__(model, network, parameters)
-        self._waiting = waiting
-        self._bucket = bucket
+        self.lengths = buckets.lengths
+        self.most = buckets.most
+        self.network = network
+        self._exact = self.lengths.together == "length"
+        self._counts: Counter[int] = Counter()  # of each length, where only equal ones share a run
+        self._rate = 0.0  # at which requests come, by nanosecond
         self._members: list[int] = []  # places of those who leave; none: the first ones
         self._guests: list[Guests] = []
         self._takes: Time = 0  # what those are planned with
 
     def demand(self, now: Time) -> pressure.Demand:
         demand = super().demand(now)
-        self._waiting.rates[self._bucket] = demand.rate
+        self._rate = demand.rate
         return demand
 
     def insert(self, request: Request) -> None:
         super().insert(request)
-        self._waiting.count([request], 1)
+        if self._exact:
+            self._counts[request.length] += 1
 
-    def choose(self, now: Time, free: Time, others: Sequence[LengthQueue]) -> None:
-        """Choose the members of the batch: the first request, and all that may join, here and in *others*."""
-        crew = Crew(self.requests[0], self.deadlines[0], self._waiting, self._network)
+    def share(self, request: Request, now: Time, due: Time) -> float:
+        """Return what a request would cost in a batch of its queue, in the end.
+
+        Those who have yet to come count as well: who joins longer ones because few of its like wait now pays
+        for their length, and leaves its like with a smaller batch.
+        """
+        waiting = self._counts[request.length] if self._exact else len(self.requests)
+        alike = min(waiting + int(self._rate * (due - now)), self.backlog.largest)
+        return self.latency[alike] / alike
+
+    def choose(self, now: Time, free: Time, others: Sequence[LengthQueue]) -> list[Request]:
+        """Choose the members of the batch: the first request, and all that may join, here and in *others*.
+
+        Return those that are lost, since they are longer than the batch was planned for.
+        """
+        lost = self._cut(self._late(now, free))
+        self.size = 0
+        if not self.requests:
+            return lost
+        crew = Crew(self)
         self._members = [0, *self._joining(crew, now, free, 1)]
         guests = [Guests(other, list(other._joining(crew, now, free))) for other in others]
         self._guests = [some for some in guests if some.places]
         self.size = crew.size
         self._takes = crew.takes
+        return lost
+
+    def _late(self, now: Time, free: Time) -> int:
+        """Return how many of the first requests would be late even alone."""
+        start = max(now + self.network.delay(1), free)
+        for place, request in enumerate(self.requests):
+            if start + self.lengths.latency[request.bucket][1] <= self.deadlines[place]:
+                return place
+        return len(self.requests)
 
     def hosts(self) -> list[LengthQueue]:
         """Return the other queues that the batch takes requests from."""
@@ -147,10 +209,10 @@ class LengthQueue(RequestQueue):
         refused: set[int] = set()
         for place in range(first, len(self.requests)):
             request = self.requests[place]
-            kind = self._waiting.kind(request)
+            kind = request.length if self._exact else request.bucket
             if kind in refused:
                 continue
-            if crew.admits(request, self.deadlines[place], now, free):
+            if crew.admits(self, place, now, free):
                 yield place
             else:
                 refused.add(kind)
@@ -159,10 +221,14 @@ class LengthQueue(RequestQueue):
         taken = [self.requests[place] for place in places]
         for place in reversed(places):
             del self.requests[place], self.deadlines[place]
-        self._waiting.count(taken, -1)
+        self._forget(taken)
         return taken
 
     def _cut(self, size: int) -> list[Request]:
         heads = super()._cut(size)
-        self._waiting.count(heads, -1)
+        self._forget(heads)
         return heads
+
+    def _forget(self, gone: Sequence[Request]) -> None:
+        if self._exact:
+            self._counts.subtract(request.length for request in gone)

@@ -17,7 +17,7 @@ from astrarium.serving.contract import ModelSpec, Network, Request
 from astrarium.serving.policies._queue import Backlog, ModelQueue
 from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.policies.astrarium import pressure
-from astrarium.serving.policies.astrarium.applications import SAFE
+from astrarium.serving.policies.astrarium.groups import SAFE
 
 MOST_GIVEN_UP = 24  # heads at once
 
@@ -108,7 +108,6 @@ class RequestQueue(ModelQueue):
         super().__init__(model, network, "window")
         self.first = 0  # where the candidate begins
         self._as_of: Time = -1  # when the candidate was chosen
-        self._largest = model.max_batch
         self._patience = parameters.patience
         self._patient = parameters.lookahead
         self._few_gpus = parameters.prefer == "few-gpus"
@@ -117,7 +116,7 @@ class RequestQueue(ModelQueue):
     def gather(self, now: Time, gpu_free: Time) -> list[Request]:
         """Choose the candidate; return the requests that are lost in any case."""
         self.first, self._as_of = 0, max(now, gpu_free)
-        self.size = size = min(len(self.deadlines), self._largest)
+        self.size = size = min(len(self.deadlines), self.backlog.largest)
         if not size or self.deadlines[0] >= self.backlog.finish(size, now, gpu_free):
             return []  # all together, as most often: fewer would not end later, so nothing to search for
         return self._choose(now, gpu_free)
@@ -137,8 +136,8 @@ class RequestQueue(ModelQueue):
     def plan_with(self, latency: Sequence[Time]) -> None:
         """Plan with other batch times, which make another target."""
         self.estimate(latency)
-        if self.meter.window()[0]:
-            self._target = self._staggered_target()
+        known = self.meter.window()[0]
+        self._target = self._staggered_target() if known else min(self._target, self.backlog.largest)
 
     def latest(self) -> Time:
         return self.deadlines[self.first] - self.latency[self.size]
@@ -186,7 +185,7 @@ class RequestQueue(ModelQueue):
 
     def _fixed(self) -> Time:
         """Return what a launch costs whatever its size: the line through batches of 1 and 2, at 0."""
-        if self.model.max_batch < 2:
+        if self.backlog.largest < 2:
             return self.latency[1]
         return max(0, 2 * self.latency[1] - self.latency[2])
 
