@@ -10,6 +10,7 @@
 #include "policies/rivals/clockwork.h"
 #include "policies/rivals/nexus.h"
 #include "policies/rivals/shepherd.h"
+#include "policies/rivals/turbo.h"
 
 namespace astrarium {
 
@@ -19,6 +20,7 @@ inline std::unique_ptr<Policy> make_policy(const Setup& setup, const Parameters&
   if (p.policy == "clockwork") return make_clockwork(setup, p);
   if (p.policy == "nexus") return make_nexus(setup, p);
   if (p.policy == "shepherd") return make_shepherd(setup, p);
+  if (p.policy == "turbo") return make_turbo(setup, p);
   throw std::invalid_argument("no native twin of policy " + p.policy);
 }
 

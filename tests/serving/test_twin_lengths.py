@@ -1,4 +1,4 @@
-"""The native twin of our own policy decides as its reference where requests have lengths."""
+"""The native twins of policies that know lengths decide as their references."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ worlds = st.fixed_dictionaries(
         "seed": st.integers(0, 1000),
     }
 )
+triggers = st.fixed_dictionaries(
+    {"trigger": st.sampled_from(["hungry", "lazy"]), "timeout": st.sampled_from(["1ms", "20%"])}
+)
 BUSY: dict[str, Any] = {
     "gpus": 2,
     "load": 1.0,
@@ -42,7 +45,11 @@ BUSY: dict[str, Any] = {
 }
 
 
-def scenario(world: dict[str, Any], duration: float = 0.8) -> Scenario:
+def ours(world: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "astrarium", "lines": world["lines"], "lookahead": world["lookahead"]}
+
+
+def scenario(policy: dict[str, Any], world: dict[str, Any], duration: float = 0.8) -> Scenario:
     """Two models, one of which has lengths; batches cost a launch, and tokens beyond so many."""
     surface = {
         length: {size: f"{1 + max(0, size * length - world['flat']) / 2000:.3f}ms" for size in (1, 4, 16)}
@@ -67,7 +74,7 @@ def scenario(world: dict[str, Any], duration: float = 0.8) -> Scenario:
                 "duration": f"{duration}s",
                 "lengths": {"weights": {12: 5, 16: 2, 60: 3, 200: 2, 500: 1}},
             },
-            "policy": {"name": "astrarium", "lines": world["lines"], "lookahead": world["lookahead"]},
+            "policy": policy,
         }
     )
 
@@ -75,8 +82,15 @@ def scenario(world: dict[str, Any], duration: float = 0.8) -> Scenario:
 @pytest.mark.thorough
 @given(world=worlds)
 @settings(max_examples=60, deadline=None, derandomize=True)
-def test_the_twin_agrees_in_any_world(world: dict[str, Any]) -> None:
-    both(scenario(world, duration=0.4))
+def test_ours_agrees_in_any_world(world: dict[str, Any]) -> None:
+    both(scenario(ours(world), world, duration=0.4))
+
+
+@pytest.mark.thorough
+@given(trigger=triggers, world=worlds)
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_turbo_agrees_in_any_world(trigger: dict[str, Any], world: dict[str, Any]) -> None:
+    both(scenario({"name": "turbo", **trigger}, world, duration=0.4))
 
 
 CHANGES: list[dict[str, Any]] = [
@@ -93,13 +107,22 @@ CHANGES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", CHANGES)
 def test_a_busy_run_has_everything_to_decide(changes: dict[str, Any]) -> None:
-    record = both(scenario({**BUSY, **changes}))
+    world = {**BUSY, **changes}
+    record = both(scenario(ours(world), world))
     assert {1, 3} <= set(record.requests.outcome.tolist())
+    assert len(set(record.batches.size.tolist())) > 3
+
+
+@pytest.mark.parametrize("trigger", ["hungry", "lazy"])
+@pytest.mark.parametrize("together", ["padded", "bucket", "length"])
+def test_a_busy_run_of_turbo_has_everything_to_cut(trigger: str, together: str) -> None:
+    record = both(scenario({"name": "turbo", "trigger": trigger}, {**BUSY, "together": together}))
+    assert {1, 2, 3} <= set(record.requests.outcome.tolist())
     assert len(set(record.batches.size.tolist())) > 3
 
 
 def test_queues_are_formed_anew_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Astrarium.Parameters().lines == "grouped"
     formed = counted_forms(monkeypatch)
-    both(scenario({**BUSY, "flat": 4096}))
+    both(scenario(ours(BUSY), {**BUSY, "flat": 4096}))
     assert len(formed) > 1

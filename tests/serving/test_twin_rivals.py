@@ -46,6 +46,9 @@ CHOICES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "purge": st.sampled_from(["head", "tail"]),
         }
     ),
+    "turbo": st.fixed_dictionaries(
+        {"trigger": st.sampled_from(["hungry", "lazy"]), "timeout": st.sampled_from(["5ms", "30%"])}
+    ),
 }
 
 cases = st.fixed_dictionaries(

@@ -2,6 +2,7 @@
 
 Rivals have the switch `batches: alike`, with which each bucket of lengths is a model of its own to them.
 Whether all eleven buckets suit a rival better, or four wider ones, depends on the case: it has the better.
+TurboTransformers' cut of the sorted queue knows lengths by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from astrarium_papers.findings import Claim, Effort, Findings, Row
 TITLE = "Requests of every length: over rivals that batch like lengths"
 SWITCHED = ("eager", "deferred", "timeout", "clipper", "nexus", "clockwork", "shepherd", "orloj")
 BUCKETS: tuple[dict[str, Any], ...] = ({}, {"buckets": 4})
-RIVALS = {name: [{"name": name, "batches": "alike", **buckets} for buckets in BUCKETS] for name in SWITCHED}
+RIVALS: dict[str, list[dict[str, Any]]] = {
+    **{name: [{"name": name, "batches": "alike", **buckets} for buckets in BUCKETS] for name in SWITCHED},
+    "turbo": [{"name": "turbo"}],
+}
 SECONDS = 2.0
 TOLERANCE = 0.005
 AHEAD = 0.95  # the share of cases that is asked for

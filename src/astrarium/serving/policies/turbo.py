@@ -36,7 +36,7 @@ from astrarium.serving.contract import (
     RequestArrived,
     Setup,
 )
-from astrarium.serving.policies import serving_policies
+from astrarium.serving.policies import NativeParameters, serving_policies
 from astrarium.serving.policies.window import timeout_for
 from astrarium.serving.state import ServingState
 
@@ -94,6 +94,8 @@ class Queue:
 class Turbo:
     """Cut the queue, sorted by length, into the batches that take the least time; no deadlines."""
 
+    native = "turbo"
+
     class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         trigger: Annotated[
             Literal["hungry", "lazy"],
@@ -116,6 +118,9 @@ class Turbo:
         ]
         self._batches: deque[list[Request]] = deque()  # of the last cut, those that have not left
         self._timer: Time = FOREVER
+
+    def native_parameters(self) -> NativeParameters:
+        return NativeParameters({}, {}, {"timeouts": [queue.timeout for queue in self._queues]})
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         for event in events:
