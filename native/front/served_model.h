@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/units.h"
+#include "front/shape_numbers.h"
 #include "protocol/answer.h"
 
 namespace astrarium::front {
@@ -32,13 +33,15 @@ inline std::optional<std::size_t> fixed_bytes(const std::vector<protocol::Spec>&
 // Each thread has one of its own: threads that count references to the same object wait for each other.
 struct ServedModel : protocol::Model {
   std::vector<std::string> applications;
-  std::vector<std::size_t> limited;  // which inputs take not every number
+  std::vector<std::size_t> limited;     // which inputs take not every number
+  std::optional<ShapeNumbers> numbers;  // of items with several open dimensions
   bool fixed_inputs = false;
   std::optional<std::size_t> reply_bytes;  // of one row, where no output varies
   mutable protocol::ReplyLayout layout;    // of an answer whose outputs do not vary; where it lies is filled in
 
-  ServedModel(protocol::Model model, std::vector<std::string> applications)
-      : protocol::Model(std::move(model)), applications(std::move(applications)) {
+  ServedModel(protocol::Model model, std::vector<std::string> applications,
+              std::optional<ShapeNumbers> numbers = std::nullopt)
+      : protocol::Model(std::move(model)), applications(std::move(applications)), numbers(std::move(numbers)) {
     for (std::size_t at = 0; at < inputs.size(); ++at)
       if (inputs[at].limits) limited.push_back(at);
     fixed_inputs = fixed_bytes(inputs).has_value();
@@ -53,8 +56,9 @@ struct ServedModel : protocol::Model {
     return reply_bytes ? *reply_bytes : protocol::aligned(std::max((input_bytes + rows - 1) / rows, kLeast));
   }
 
-  // How long the rows of a call are: as its longest input is.
+  // How long the rows of a call are: as its longest input is, or as the number of their shape says.
   int length_of(const protocol::Call& call) const {
+    if (numbers && call.inputs.size() == inputs.size()) return static_cast<int>(numbers->of(call));
     std::int64_t longest = 0;
     for (std::size_t at = 0; !fixed_inputs && at < inputs.size() && at < call.inputs.size(); ++at)
       longest = std::max(longest, inputs[at].length(call.inputs[at].shape));

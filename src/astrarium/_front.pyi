@@ -8,6 +8,7 @@ Shape = Sequence[int]
 Limits = tuple[int, int, str]  # bounds as `native_bounds` has them, and what would be right
 Ranges = Sequence[tuple[int, int]]  # lowest and highest size of each dimension
 Spec = tuple[str, str, Shape, Limits | None] | tuple[str, str, Shape, Limits | None, Ranges]
+Numbered = tuple[list[tuple[int, int, list[int]]], list[int]]  # as `ShapeNumbers` has it
 Sum = tuple[int, int]  # a count, and nanoseconds
 Histogram = tuple[list[int], int]  # counts by upper bound, and nanoseconds
 Tally = tuple[
@@ -280,9 +281,11 @@ class Network:
         objective: int,
         priorities: Mapping[int, int],
         applications: Sequence[str],
+        numbered: Numbered | None = None,
     ) -> None:
-        """Take plain calls of a model from now on, without Python; priorities have objectives of their
-        own."""
+        """Take plain calls of a model from now on, without Python; priorities have objectives of their own.
+        Where it is *numbered*, the shapes of its items are, in the place of a length: of each axis the input,
+        the dimension and the buckets, and the last number before each cell."""
 
     def withhold(self, name: str, why: str) -> None:
         """Pass calls of a model to Python from now on, for that reason."""
@@ -381,9 +384,11 @@ class Grpc:
         objective: int,
         priorities: Mapping[int, int],
         applications: Sequence[str],
+        numbered: Numbered | None = None,
     ) -> None:
-        """Take plain calls of a model from now on, without Python; priorities have objectives of their
-        own."""
+        """Take plain calls of a model from now on, without Python; priorities have objectives of their own.
+        Where it is *numbered*, the shapes of its items are, in the place of a length: of each axis the input,
+        the dimension and the buckets, and the last number before each cell."""
 
     def withhold(self, name: str, why: str) -> None:
         """Pass calls of a model to Python from now on, for that reason."""

@@ -15,7 +15,7 @@ import yaml
 from astrarium.cli import main as command_line
 from astrarium.serving import scenario
 from astrarium.serving.live import profiling
-from astrarium.serving.live.backends import examples
+from astrarium.serving.live.backends import examples, own_requests
 from astrarium.serving.live.backends.contract import Batch, Ran, Result
 from astrarium.serving.live.profiling import Care, MeasuredTimes, measuring
 from astrarium.serving.live.tensors import TensorSpec, to_bfloat16
@@ -281,12 +281,12 @@ def test_it_stops_at_the_objective(call: Any, home: Path) -> None:
 
 
 def test_batches_are_drawn_from_the_inputs_that_are_given(tmp_path: Path) -> None:
-    specs = [X, TensorSpec("T", "BYTES", (1,)), TensorSpec("H", "BF16", (-1,))]
+    specs = [X, TensorSpec("T", "BYTES", (1,)), TensorSpec("H", "BF16", (2,))]
     halves = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     path = tmp_path / "mine.npz"
     np.savez(path, X=np.arange(6).reshape(3, 2), T=np.array([["a"], ["b"], ["c"]]), H=halves)
-    data = examples.own(path, specs)
-    batch = examples.drawn(specs, data, 50, np.random.default_rng(0))
+    data = own_requests.read(path, specs).arrays
+    batch = own_requests.drawn(specs, data, 50, np.random.default_rng(0))
     rows = {(*x, *t, *h) for x, t, h in zip(*map(np.ndarray.tolist, batch.inputs.values()), strict=True)}
     bits = to_bfloat16(halves).tolist()
     assert rows == {(2.0 * row, 2.0 * row + 1, "abc"[row], *bits[row]) for row in range(3)}

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -84,6 +85,103 @@ def test_without_a_range_it_asks_for_one(home: Path, call: Call) -> None:
     (home / "scenario.yaml").write_text(SCENARIO.replace('"1..64"', "-1"))
     error = profile(call, "scenario.yaml").error
     assert 'X: shape: expected a range in the place of -1, such as "1..512"' in error
+
+
+def with_requests(lengths: list[int]) -> None:
+    rows = np.ones((len(lengths), max(lengths)), np.float32)
+    np.savez("requests.npz", X=rows, lengths=np.array(lengths))
+
+
+def test_requests_of_ones_own_decide_the_lengths(home: Path, call: Call) -> None:
+    with_requests([9] * 60 + [10] * 30 + [40] * 10)
+    told = profile(call, "scenario.yaml", "--data", "requests.npz", "--json").json
+    assert [int(length) for length in told["profile"]["lengths"]] == [9, 10, 40, 64]
+    assert told["requests"] == {"9": 0.6, "10": 0.3, "40": 0.1, "64": 0.0}
+    assert "padding" not in told, "without graphs nothing is rounded"
+    shown = profile(call, "scenario.yaml", "--data", "requests.npz").out
+    assert "60.0%" in shown
+
+
+def test_so_many_lengths_as_are_wanted_are_measured(home: Path, call: Call) -> None:
+    with_requests([9] * 60 + [10] * 30 + [40] * 10)
+    told = profile(call, "scenario.yaml", "--data", "requests.npz", "--buckets", "2", "--json").json
+    assert [int(length) for length in told["profile"]["lengths"]] == [10, 64]
+    assert told["requests"] == {"10": 0.9, "64": 0.1}
+
+
+def test_a_model_is_measured_with_such_requests(
+    home: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "code.py").write_text(
+        "def masked_sum(X, MASK):\n"
+        "    if X.shape[1] == 40 and not (X == 7).all(): raise ValueError(X)\n"
+        "    return (X * MASK).sum(axis=1, keepdims=True)\n"
+    )
+    rows = np.zeros((2, 40), np.float32)
+    rows[0, :40] = 7
+    rows[1, :9] = 1
+    np.savez("requests.npz", X=rows, lengths=np.array([40, 9]))
+    assert profile(call, "scenario.yaml", "--data", "requests.npz").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            ["--data", "requests.npz"],
+            "--data.lengths[1]: expected from 1 to 64, as X and its rows are",
+        ),
+        (["--buckets", "3"], "--buckets: expected --data beside it"),
+    ],
+)
+def test_requests_that_the_model_does_not_take_are_refused(
+    home: Path, call: Call, arguments: list[str], complaint: str
+) -> None:
+    with_requests([9, 65])
+    assert complaint in profile(call, "scenario.yaml", *arguments).error
+
+
+IMAGES = """
+cluster: {gpus: 1}
+models:
+  images:
+    backend: {python: code.py:of_image}
+    inputs:
+      - {name: X, datatype: FP32, shape: ["8..64", "8..16"]}
+      - {name: MASK, datatype: FP32, shape: ["8..64", "8..16"]}
+    mask: MASK
+    outputs: [{name: Y, datatype: FP32, shape: [1, 1]}]
+    slo: 10s
+    max_batch: 2
+workload: {arrivals: poisson, rate: 10/s, duration: 1s, lengths: {weights: {8x8: 1, 50x16: 2}}}
+"""
+
+
+@pytest.fixture
+def images(home: Path) -> Path:
+    (home / "code.py").write_text(
+        "def of_image(X, MASK):\n    return (X * MASK).sum(axis=(1, 2), keepdims=True)\n"
+    )
+    (home / "scenario.yaml").write_text(IMAGES)
+    return home
+
+
+def test_images_are_measured_at_every_size_along_both_axes(images: Path, call: Call) -> None:
+    section = profile(call, "scenario.yaml", "--json").json["profile"]
+    assert list(section) == ["lengths"]
+    assert list(section["lengths"]) == ["8x8", "8x16", "16x8", "16x16", "32x8", "32x16", "64x8", "64x16"]
+    assert profile(call, "scenario.yaml", "--write").code == 0
+    assert load(images / "scenario.yaml").has_lengths
+    assert json.loads(call("simulate", "scenario.yaml", "--json", "--no-folder").out)["attainment"] == 1.0
+
+
+def test_images_of_ones_own_decide_the_sizes(images: Path, call: Call) -> None:
+    sizes = np.array([[10, 16]] * 30 + [[50, 9]] * 10)
+    np.savez("requests.npz", X=np.ones((40, 50, 16), np.float32), lengths=sizes)
+    told = profile(call, "scenario.yaml", "--data", "requests.npz", "--buckets", "3", "--json").json
+    assert list(told["profile"]["lengths"]) == ["10x9", "10x16", "50x9", "64x9", "50x16", "64x16"]
+    assert {size: share for size, share in told["requests"].items() if share} == {"10x16": 0.75, "50x9": 0.25}
+    assert told["padding"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError
 from astrarium.core.lengths import (
@@ -14,6 +18,7 @@ from astrarium.core.lengths import (
     SampledLength,
     UniformLength,
     WeightedLength,
+    least_padded,
 )
 from astrarium.core.streams import stream
 
@@ -77,3 +82,32 @@ def test_every_form_can_be_asked_for_by_its_name() -> None:
 def test_what_cannot_be_drawn_is_refused(make: type, right: str) -> None:
     with pytest.raises(InputError, match=right):
         make()
+
+
+def rounded(lengths: list[int], up_to: list[int]) -> int:
+    return sum(next(one for one in up_to if one >= length) for length in lengths)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(1, 4))
+def test_no_other_lengths_pad_less(lengths: list[int], count: int) -> None:
+    found = least_padded(lengths, 40, count)
+    others = (
+        sorted({*some, 40}) for some in combinations(sorted(set(lengths)), min(count - 1, len(set(lengths))))
+    )
+    assert len(found) <= count
+    assert found == sorted(set(found))
+    assert found[-1] == 40
+    assert rounded(lengths, found) == min(rounded(lengths, other) for other in others)
+
+
+def test_few_lengths_are_those_that_occur() -> None:
+    assert least_padded([137, 201, 137], 512, 3) == [137, 201, 512]
+    assert least_padded([600, 9], 512, 2) == [9, 512]
+
+
+def test_of_many_lengths_those_are_compared_that_gpus_like() -> None:
+    lengths = list(range(1, 5000))
+    found = least_padded(lengths, 5000, 12)
+    assert len(found) == 12
+    assert all(length % 8 == 0 for length in found if length > 64)
+    assert rounded(lengths, found) < sum(lengths) / 0.92

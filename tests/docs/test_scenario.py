@@ -35,7 +35,7 @@ def test_the_scenario_runs(text: str, tmp_path: Path) -> None:
 
 
 def test_there_are_scenarios() -> None:
-    assert len(SCENARIOS) == 6
+    assert len(SCENARIOS) == 7
 
 
 PARTS = [Cluster, GpuGroup, ModelEntry, Dynamic, Application, TimeChange, Workload, Delays, Preemption]

@@ -153,7 +153,7 @@ def test_the_trial_knows_who_heeds_padding(home: Path, heeds: str) -> None:
     options = {"model": "net.py:Encoder", "arguments": {"heeds": heeds}}
     files = ModelFiles("m", "torch", options, (TOKENS, *FILLED[heeds]), (), LARGEST, home, **names)
     model: Any = backends.get("torch")(files, Place(device="cuda:0"))
-    verdict = tried(model, Padding(model.inputs, False, model.buckets), LARGEST, careful=True)
+    verdict = tried(model, Padding(model.inputs, False, (model.buckets,)), LARGEST, careful=True)
     assert verdict.padding == ("safe" if heeds else "changes")
 
 

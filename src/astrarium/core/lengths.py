@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
@@ -140,3 +141,54 @@ def lengths_between(low: int, high: int) -> list[int]:
 
 
 _SHORT = 32
+
+
+def least_padded(lengths: Sequence[int], longest: int, count: int) -> list[int]:
+    """Return at most *count* lengths to round up to, by which requests of these *lengths* are padded least.
+
+    The last is the *longest*, which any request to come may have. A dynamic program finds them among those
+    that occur: the best way to round up to each with one stretch more continues the best way with one less.
+    """
+    import numpy as np
+
+    occurring = {min(length, longest) for length in lengths} | {longest}
+    if len(occurring) <= count:
+        return sorted(occurring)
+    steps = sorted({min(_coarse(length), longest) for length in occurring})
+    requests = np.bincount(np.searchsorted(steps, lengths).clip(max=len(steps) - 1), minlength=len(steps))
+    before = np.concatenate([[0], np.cumsum(requests)])[: len(steps)]  # requests below each step, from 0 on
+    up_to = np.cumsum(requests)
+    # From the step before `first` (a row) up to a step (a column): what all that is rounded to it comes to.
+    total = np.array(steps)[None, :] * (up_to[None, :] - before[:, None])
+    rounded = np.where(np.tri(len(steps), k=-1, dtype=bool), np.inf, total)
+    return [steps[place] for place in _cheapest(rounded, count)]
+
+
+def _cheapest(rounded: npt.NDArray[Any], count: int) -> list[int]:
+    """Return the last places of *count* stretches at most that cover all places, and cost the least in all.
+
+    *rounded* has what a stretch costs, by its first place and its last.
+    """
+    import numpy as np
+
+    cost = rounded[0]
+    firsts = [np.zeros(len(cost), np.int64)]  # by the number of stretches, and the last place of the last one
+    for _ in range(count - 1):
+        continued = np.concatenate([[0.0], cost[:-1]])[:, None] + rounded
+        firsts.append(continued.argmin(axis=0))
+        cost = continued.min(axis=0)
+    lasts = [len(cost) - 1]
+    for first in reversed(firsts):
+        if first[lasts[-1]] == 0:
+            break
+        lasts.append(int(first[lasts[-1]]) - 1)
+    return lasts[::-1]
+
+
+def _coarse(length: int) -> int:
+    """Round up to what a GPU computes fastest, multiples of 8, and to so few that they can all be compared.
+
+    Lengths below 64 stay: there it would be more than an eighth. From 512 on it is at most a 32nd.
+    """
+    grain = 1 if length < 64 else max(8, 1 << (length.bit_length() - 6))
+    return -(-length // grain) * grain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count, groupby, pairwise, repeat
 from typing import Annotated, ClassVar, Literal
@@ -13,6 +13,7 @@ import msgspec
 from astrarium.core.distributions import Distribution, Mixture, Positive, Share, add_up, mean_of_maximum
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import LONGEST, Duration, Time, check_order, write_duration
+from astrarium.core.size_grid import Size, SizeGrid, written
 
 Estimate = Annotated[
     Literal["p99", "mean", "p50", "mean_request"],
@@ -101,7 +102,7 @@ class ByLength(Profile, frozen=True):
             try:
                 Table(points)
             except InputError as error:
-                raise error.at(f"lengths.{length}") from None
+                raise error.at(f"lengths.{self.named(length)}") from None
         if self.together == "bucket" and not self.rounded:
             raise InputError(
                 "together", self.together, "`rounded: true` beside it: buckets are what is rounded to"
@@ -112,13 +113,17 @@ class ByLength(Profile, frozen=True):
         for shorter, longer in pairwise(self.lengths):
             most = max(self.lengths[shorter])
             if (largest := max(self.lengths[longer])) > most:
-                expected = f"batches of at most {most}, as for the length {shorter}"
-                raise InputError(f"lengths.{longer}.{largest}", largest, expected)
+                expected = f"batches of at most {most}, as for the length {self.named(shorter)}"
+                raise InputError(f"lengths.{self.named(longer)}.{largest}", largest, expected)
             times = zip(self._row(shorter), self._row(longer), strict=False)
             for size, (before, after) in enumerate(times, 1):
                 if before > after:
-                    expected = f"at least {write_duration(before)}, as for the length {shorter}"
-                    raise InputError(f"lengths.{longer}.{size}", write_duration(after), expected)
+                    expected = f"at least {write_duration(before)}, as for the length {self.named(shorter)}"
+                    raise InputError(f"lengths.{self.named(longer)}.{size}", write_duration(after), expected)
+
+    def named(self, length: int) -> str:
+        """Return one of the lengths as people write it."""
+        return str(length)
 
     @property
     def longest(self) -> int:
@@ -171,6 +176,41 @@ class ByLength(Profile, frozen=True):
             low + (high - low) * step // steps for low, high in pairwise(lengths) for step in range(1, steps)
         }
         return sorted({*lengths, *between})
+
+
+class BySize(ByLength, frozen=True):
+    """Measured times of items with several open dimensions, such as images, by size, then by batch size.
+
+    The length of a request is the number of its shape in the grid of *sizes* (`SizeGrid`). A run has one of
+    these sizes; what is rounded up to another one runs apart.
+    """
+
+    sizes: tuple[Size, ...] = ()
+    rounded: bool = True
+    together: Literal["padded", "bucket", "length"] = "bucket"
+
+    @property
+    def grid(self) -> SizeGrid:
+        return _grid_of(self.sizes)
+
+    def named(self, length: int) -> str:
+        return written(self.sizes[self.grid.longest.index(length)])
+
+
+def by_size(
+    tables: Mapping[Size, dict[_Size, Duration]], together: Literal["bucket", "length"] = "bucket"
+) -> BySize:
+    """Return a profile by size, the sizes in an order in which no batch takes less time than before."""
+    try:
+        grid = _grid_of(tuple(tables))
+    except InputError as error:
+        raise error.at(BySize.form) from None
+    return BySize(dict(zip(grid.longest, tables.values(), strict=True)), sizes=grid.sizes, together=together)
+
+
+@lru_cache(maxsize=64)
+def _grid_of(sizes: tuple[Size, ...]) -> SizeGrid:
+    return SizeGrid(sizes)
 
 
 _BUCKETS = 32  # about so many steps: a policy looks at each

@@ -100,6 +100,11 @@ class Metrics(Collector):
             "Batches run in parts of equal shape, since padding changes the model's answers.",
             labels=["model"],
         )
+        beside = CounterMetricFamily(
+            "astrarium_batches_beside_graphs",
+            "Batches, or parts of one, that none of the model's CUDA graphs could run.",
+            labels=["model"],
+        )
         refusing = GaugeMetricFamily(
             "astrarium_refuses_all", "1 while the model turns away all calls.", labels=["model"]
         )
@@ -116,6 +121,7 @@ class Metrics(Collector):
             accepted.add_metric([accounts.name], accounts.accepted)
             retried.add_metric([accounts.name], accounts.retried)
             split.add_metric([accounts.name], accounts.split)
+            beside.add_metric([accounts.name], accounts.beside_graphs)
             still.add_metric([accounts.name], accounts.open)
             refusing.add_metric([accounts.name], bool(accounts.refusing))
             failing.add_metric([accounts.name], bool(accounts.failing))
@@ -127,7 +133,7 @@ class Metrics(Collector):
             for outcome in OUTCOMES.values():
                 count = sum(number for key, number in accounts.ended.items() if key[0] == outcome)
                 trials.add_metric([accounts.name, outcome], count)
-        yield from (accepted, ended, refused, retried, split, still, refusing, failing, trials)
+        yield from (accepted, ended, refused, retried, split, beside, still, refusing, failing, trials)
 
     def _times(self) -> Iterator[Metric]:
         shown = (

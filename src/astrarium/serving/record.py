@@ -5,16 +5,17 @@ Written by the Python books and by the native twin alike; all that reports read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.arrivals import Arrivals
-from astrarium.core.profiles import Profile, profile_by_length
+from astrarium.core.profiles import BySize, Profile, profile_by_length
 from astrarium.core.quantities import Time
+from astrarium.core.size_grid import SizeGrid
 from astrarium.serving.contract import Setup
 from astrarium.serving.ledger import Ledger
 
@@ -67,6 +68,7 @@ class ServingRecord:
     cpu_s: float = 0.0
     engine: str = "python"
     rounded: frozenset[str] = frozenset()  # models whose runs are as long as the longest of a bucket
+    grids: Mapping[str, SizeGrid] = field(default_factory=dict)  # of models whose lengths number shapes
 
 
 BATCHES: dict[str, type[np.signedinteger[Any]]] = {
@@ -100,12 +102,18 @@ def recorded(
         duration=scenario.duration,
         engine=engine,
         rounded=frozenset(name for name, model in scenario.models.items() if _is_rounded(model.profile)),
+        grids=_grids(scenario),
     )
 
 
 def _is_rounded(profile: Profile) -> bool:
     by_length = profile_by_length(profile)
     return by_length is not None and by_length.rounded
+
+
+def _grids(scenario: Scenario) -> dict[str, SizeGrid]:
+    profiles = {name: profile_by_length(model.profile) for name, model in scenario.models.items()}
+    return {name: known.grid for name, known in profiles.items() if isinstance(known, BySize)}
 
 
 def batches_of(ledger: Ledger) -> Batches:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError
 from astrarium.serving.live import limits, messages
-from astrarium.serving.live.backends import examples
+from astrarium.serving.live.backends import examples, own_requests
 from astrarium.serving.live.ranges import RANGES, is_real
 from astrarium.serving.live.tensors import TensorSpec, to_bytes
 
@@ -45,7 +45,7 @@ def test_inputs_of_somebodys_own_that_break_the_limits_are_refused(tmp_path: Pat
     np.savez(tmp_path / "own.npz", A=np.array([[1, 2], [3, 99]]))
     spec = TensorSpec("A", "INT64", (2,), (0, 50))
     with pytest.raises(InputError, match=r"input A\[1, 1\]: expected values from 0 to 50 \(got 99\)"):
-        examples.own(tmp_path / "own.npz", [spec])
+        own_requests.read(tmp_path / "own.npz", [spec])
 
 
 def test_limits_travel_with_the_news_of_a_model() -> None:

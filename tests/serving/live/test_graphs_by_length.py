@@ -131,7 +131,7 @@ def test_what_the_server_fills_is_filled_also_behind_the_batch(library: Path) ->
     gpu = LengthsGpu(library, [TOKENS, mask, lengths], OUTPUT, True, mask="MASK", lengths="LENGTHS")
     items = items_of([(3,), (6,), (1,)])
     check(*served(gpu, items), items)
-    wanted = Padding(gpu.inputs, True, (4, 8))
+    wanted = Padding(gpu.inputs, True, ((4, 8),))
     whole = np.zeros((3, 8), np.int8)
     for row, item in zip(whole, items, strict=True):
         row[: len(item)] = item

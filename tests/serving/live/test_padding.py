@@ -54,7 +54,7 @@ def test_what_no_trial_has_tried_is_never_padded() -> None:
 
 @pytest.mark.parametrize(("lengths", "padded"), [((2, 3), 4), ((4, 4), 4), ((5, 1), 8), ((9, 2), 9)])
 def test_batches_are_padded_to_the_next_bucket(lengths: tuple[int, ...], padded: int) -> None:
-    padding = Padding(marked((X, LENGTHS), "LENGTHS", ""), True, (4, 8))
+    padding = Padding(marked((X, LENGTHS), "LENGTHS", ""), True, ((4, 8),))
     (part,) = padding.parts(items_of(*lengths))
     assert part.batch.inputs["X"].shape == (2, padded)
     assert part.batch.inputs["LENGTHS"].tolist() == [[length] for length in lengths]
@@ -65,9 +65,9 @@ def test_batches_are_padded_to_the_next_bucket(lengths: tuple[int, ...], padded:
 
 def test_equal_items_are_padded_to_a_bucket_too() -> None:
     alike = Batch(2, {"X": np.ones((2, 3), np.float32)}, [0, 0])
-    (part,) = Padding((X,), True, (4, 8)).parts(alike)
+    (part,) = Padding((X,), True, ((4, 8),)).parts(alike)
     assert part.batch.inputs["X"].tolist() == [[1, 1, 1, 0]] * 2
-    (exact,) = Padding((X,), False, (4, 8)).parts(alike)
+    (exact,) = Padding((X,), False, ((4, 8),)).parts(alike)
     assert exact.batch is alike
 
 
@@ -95,6 +95,32 @@ def test_a_mask_lies_over_two_axes_and_lengths_say_both() -> None:
     assert part.batch.inputs["IMAGE"].shape == (2, 2, 2, 3)
     assert part.batch.inputs["SIZE"].tolist() == [[1, 3], [2, 1]]
     assert part.batch.inputs["MASK"].tolist() == [[[[1, 1, 1]], [[0, 0, 0]]], [[[1, 0, 0]], [[1, 0, 0]]]]
+
+
+def images_of(*sizes: tuple[int, int]) -> UnequalItems:
+    images = [np.full((high, 2, wide), 1, np.float32) for high, wide in sizes]
+    return UnequalItems(len(sizes), {"IMAGE": images}, list(range(len(sizes))))
+
+
+def test_images_run_with_those_of_their_buckets() -> None:
+    padding = Padding((IMAGE,), True, ((4, 8), (4, 16)))
+    parts = padding.parts(images_of((3, 4), (8, 4), (5, 1), (4, 2), (3, 16), (9, 4)))
+    assert [(list(part.places), part.batch.inputs["IMAGE"].shape[1:]) for part in parts] == [
+        ([0, 3], (4, 2, 4)),
+        ([1, 2], (8, 2, 4)),
+        ([4], (4, 2, 16)),
+        ([5], (9, 2, 4)),
+    ]
+    assert parts[0].batch.own_shapes == {"IMAGE": [(3, 2, 4), (4, 2, 2)]}
+    assert parts[0].batch.inputs["IMAGE"].sum() == 2 * (3 * 4 + 4 * 2)
+
+
+def test_images_that_padding_changes_run_with_equal_ones_only() -> None:
+    parts = Padding((IMAGE,), False, ((4, 8), (4, 16))).parts(images_of((3, 4), (4, 3), (3, 4)))
+    assert [(list(part.places), part.batch.inputs["IMAGE"].shape[1:]) for part in parts] == [
+        ([0, 2], (3, 2, 4)),
+        ([1], (4, 2, 3)),
+    ]
 
 
 def test_padding_is_a_number_that_the_input_takes() -> None:

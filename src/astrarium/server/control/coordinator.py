@@ -28,7 +28,7 @@ from astrarium.server.control.repository import Repository
 from astrarium.server.control.workers.blame import Blame, Loss
 from astrarium.server.control.workers.fleet import Fleet
 from astrarium.serving.contract import Setup
-from astrarium.serving.live.messages import BatchesSplit, ModelNews, Pong
+from astrarium.serving.live.messages import BatchesSlow, ModelNews, Pong
 from astrarium.serving.live.process import Death
 from astrarium.serving.twin.live import LiveTwin
 from astrarium.serving.twin.native import native_setup
@@ -67,6 +67,8 @@ class Coordinator:
         self.admission = scheduler.admission
         self.setup = plan.setup
         self.accounts = Accounts([model.name for model in plan.models], len(plan.workers), clock)
+        for model in plan.models:
+            self.accounts.models[model.index].numbered = bool(model.sizes)
         self.fleet: Fleet | None = None  # these three need a coordinator before they can be made
         self.repository: Repository | None = None
         self.calibration: Calibration | None = None
@@ -161,8 +163,8 @@ class Coordinator:
         return self.clock() - since if since else 0
 
     def model_news(self, gpu: int, news: ModelNews) -> None:
-        if isinstance(news, BatchesSplit):
-            self.accounts.models[news.model].split += news.count
+        if isinstance(news, BatchesSlow):
+            self.accounts.models[news.model].slow(news.split, news.beside_graphs)
             return
         assert self.repository is not None
         self.repository.heard(gpu, news)

@@ -44,6 +44,10 @@ class ModelPlan:
     def backend(self) -> str:
         return next(iter(self.files.values())).backend
 
+    @property
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        return next(iter(self.files.values())).sizes
+
 
 @dataclass(frozen=True)
 class ServingPlan:

@@ -74,6 +74,7 @@ class Entry:
             applications=plan.applications,
             priorities=plan.priorities,
             padding=self.padding,
+            sizes=plan.sizes,
         )
 
 
@@ -87,7 +88,7 @@ class Repository:
         self._by_name = {entry.plan.name: entry for entry in self.entries}
         for entry in self.entries:
             files = next(iter(entry.plan.files.values()))
-            entry.tensors = Tensors(sent(files.inputs), files.outputs)
+            entry.tensors = Tensors(sent(files.inputs), files.outputs, files.sizes)
 
     @property
     def lead(self) -> tuple[Time, Time]:
@@ -139,7 +140,7 @@ class Repository:
                 entry.holders.add(worker)
                 entry.whole_at[worker] = FOREVER if news.partial else 0
                 entry.lead = lead
-                entry.tensors = Tensors(inputs, outputs)
+                entry.tensors = Tensors(inputs, outputs, entry.plan.sizes)
                 entry.padding = news.padding, news.padding_reason
                 self._tell(entry, news)
                 if entry.state in ("LOADING", "READY"):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.server.contract import ModelCard, NativeFront
 from astrarium.serving.live import limits
+from astrarium.serving.live.numbering import numbering
 from astrarium.serving.live.tensors import TensorSpec
 
 if TYPE_CHECKING:
-    from astrarium._front import Grpc, Limits, Network, Spec
+    from astrarium._front import Grpc, Limits, Network, Numbered, Spec
 
 HIGH_WATER = 64 * 1024  # bytes written before we ask whether the client takes them, as asyncio has it
 _ANY = 0, (1 << 63) - 1  # of sizes
@@ -86,6 +87,7 @@ class NativeThreads:
             card.slo,
             dict(card.priorities),
             list(card.applications),
+            *_numbered(card),
         )
 
     def always_long(self) -> dict[str, str]:
@@ -93,6 +95,18 @@ class NativeThreads:
         models = self._front.cards()
         reasons = {model.card.name: model.why_long or why_long(model.card) for model in models}
         return {name: why for name, why in reasons.items() if why}
+
+
+def _numbered(card: ModelCard) -> list[Numbered]:
+    """Return what else threads are told of a model whose shapes have numbers.
+
+    That is along which dimension of which input each axis lies, its buckets, and where cells begin.
+    """
+    known = numbering(card.inputs, card.sizes)
+    if known is None:
+        return []
+    axes = zip(known.axes, known.grid.axes, strict=True)
+    return [([(*place, list(buckets)) for place, buckets in axes], known.grid.before())]
 
 
 def native_specs(specs: Iterable[TensorSpec]) -> list[Spec]:

@@ -83,6 +83,24 @@ def _check_mask(spec: TensorSpec, axes: Sequence[tuple[Axis, Sizes | None]]) -> 
         raise InputError("mask", f"{spec.name} {list(spec.shape)}", expected)
 
 
+def check_sizes(specs: Sequence[TensorSpec], sizes: Sequence[Shape]) -> None:
+    """Refuse the sizes of a profile where items have more open dimensions, or fewer."""
+    axes = [f"dimension {place} of {name}" for (name, place), *_ in axes_of(specs)]
+    if len(sizes[0]) != len(axes):
+        expected = f"sizes along {len(axes)} axes: {' and '.join(axes) or 'no dimension is open'}"
+        raise InputError("profile.lengths", "x".join(map(str, sizes[0])), expected)
+
+
+def sized(specs: Sequence[TensorSpec], sizes: Sequence[int]) -> list[TensorSpec]:
+    """Return the inputs with a fixed size along each axis."""
+    size_of = {place: size for axis, size in zip(axes_of(specs), sizes, strict=True) for place in axis}
+    return [spec if spec.fill else replace(spec, shape=_sized(spec, size_of)) for spec in specs]
+
+
+def _sized(spec: TensorSpec, size_of: Mapping[Axis, int]) -> Shape:
+    return tuple(size_of.get((spec.name, place), size) for place, size in enumerate(spec.shape))
+
+
 def length_of(specs: Iterable[TensorSpec], arrays: Mapping[str, Array]) -> int:
     """Return how long the items of a batch are; 0 where they have no length, or are of several axes."""
     axes = axes_of(specs)

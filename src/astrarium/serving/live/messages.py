@@ -184,14 +184,19 @@ class ModelUnloaded(Message, frozen=True):
     model: int
 
 
-class BatchesSplit(Message, frozen=True):
-    """So many more batches of a model were run in parts, since padding would have changed answers."""
+class BatchesSlow(Message, frozen=True):
+    """So many more batches of a model took longer than they need.
+
+    `split` ones were run in parts, since padding would have changed answers; `beside_graphs` are batches, or
+    parts of one, that no graph of the model could run.
+    """
 
     model: int
-    count: int
+    split: int
+    beside_graphs: int
 
 
-ModelNews: TypeAlias = ModelLoaded | ModelComplete | ModelRefused | ModelUnloaded | BatchesSplit
+ModelNews: TypeAlias = ModelLoaded | ModelComplete | ModelRefused | ModelUnloaded | BatchesSlow
 
 
 class BatchDone(Message, frozen=True):

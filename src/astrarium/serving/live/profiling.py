@@ -15,6 +15,7 @@ from astrarium.core.quantities import SECOND, Time
 from astrarium.serving.live import fills
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.contract import Batch, Launching, LoadedModel, graph_runner
+from astrarium.serving.live.backends.own_requests import drawn
 from astrarium.serving.live.backends.stacking import stack
 from astrarium.serving.live.messages import BatchDone, encode
 from astrarium.serving.live.tensors import BYTES, Array, TensorSpec
@@ -59,7 +60,7 @@ def measuring(
 
     def measured(size: int) -> MeasuredTimes:
         chance = np.random.default_rng(size)
-        batch = examples.drawn(specs, data, size, chance) if data else examples.batch(specs, size, chance)
+        batch = drawn(specs, data, size, chance) if data else examples.batch(specs, size, chance)
         return MeasuredTimes(size, tuple(sorted(_timed(model, batch, care))))
 
     return measured

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from astrarium.core.errors import InputError
 from astrarium.core.level import Run, named
 from astrarium.core.quantities import MILLISECOND, SECOND
+from astrarium.core.size_grid import rounded_up, written
 from astrarium.run.report import side_by_side
 from astrarium.run.timeline import write_timeline
 from astrarium.serving.ledger import Fate, Outcome
@@ -129,6 +130,10 @@ def explain(run: Run[Scenario, ServingRecord], item: str) -> list[str]:
 def _of_length(record: ServingRecord, request: int) -> str:
     """Say how long a request is, and how long those are that run with it."""
     of = record.requests
+    grid = record.grids.get(record.setup.models[of.model[request]].name)
+    if grid is not None:
+        shape = grid.shape(int(of.length[request]))
+        return f"Its size is {written(shape)}; it runs as {written(rounded_up(shape, grid.axes))}."
     length = f"Its length is {of.length[request]}"
     if of.batch[request] < 0:
         return f"{length}."

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from astrarium.serving.contract import Lengths
+from astrarium.serving.contract import Lengths, ModelSpec
 from astrarium.serving.ledger import Fate
 from astrarium.serving.record import Ints, ServingRecord
 
@@ -26,7 +27,10 @@ class Work(NamedTuple):
 
 
 def work(record: ServingRecord, measured: Ints) -> list[Work]:
-    """Return the work of every model, in batches that answered a measured request; none without lengths."""
+    """Return the work of every model, in batches that answered a measured request; none without lengths.
+
+    Items of several open dimensions are as long as they have elements along these.
+    """
     batches = record.batches
     requests = record.requests
     counts = np.zeros(len(batches.fate) + 1, bool)  # the last one is that of batch -1
@@ -36,18 +40,32 @@ def work(record: ServingRecord, measured: Ints) -> list[Work]:
     ran = np.flatnonzero(counts[requests.batch])
     model = requests.model[ran]
     return [
-        Work()
-        if spec.lengths is None
-        else _work(record, ran[model == spec.index], spec.lengths, spec.name in record.rounded)
+        Work() if spec.lengths is None else _work(record, ran[model == spec.index], spec, spec.lengths)
         for spec in record.setup.models
     ]
 
 
-def _work(record: ServingRecord, ran: Ints, lengths: Lengths, rounded: bool) -> Work:
-    own = record.requests.length[ran].astype(np.int64)
-    bucket = np.searchsorted(lengths.longest, own)
-    alike = {"padded": np.zeros_like(own), "bucket": bucket, "length": own}[lengths.together]
-    most = np.array(lengths.longest)[bucket] if rounded else own
+def extents(record: ServingRecord) -> Ints:
+    """Return how long each request is: by its elements, where its length is the number of a shape."""
+    extent: Ints = record.requests.length.astype(np.int64)
+    for spec in record.setup.models:
+        if (grid := record.grids.get(spec.name)) is not None:
+            mine = record.requests.model == spec.index
+            numbers, places = np.unique(extent[mine], return_inverse=True)
+            extent[mine] = np.array([prod(grid.shape(number)) for number in numbers.tolist()], np.int64)[
+                places
+            ]
+    return extent
+
+
+def _work(record: ServingRecord, ran: Ints, spec: ModelSpec, lengths: Lengths) -> Work:
+    length = record.requests.length[ran].astype(np.int64)
+    bucket = np.searchsorted(lengths.longest, length)
+    alike = {"padded": np.zeros_like(length), "bucket": bucket, "length": length}[lengths.together]
+    own = extents(record)[ran]
+    grid = record.grids.get(spec.name)
+    longest_of = lengths.longest if grid is None else [prod(size) for size in grid.sizes]
+    most = np.array(longest_of)[bucket] if spec.name in record.rounded else own
     runs = np.stack([record.requests.batch[ran], alike])
     _, run, sizes = np.unique(runs, axis=1, return_inverse=True, return_counts=True)
     longest = np.zeros(len(sizes), np.int64)

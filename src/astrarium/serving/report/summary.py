@@ -18,7 +18,7 @@ from astrarium.core.quantities import Time, to_ms, to_seconds
 from astrarium.serving.autoscale import Advice, advise, occupancy
 from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import Ints, ServingRecord
-from astrarium.serving.report.padding import Work, work
+from astrarium.serving.report.padding import Work, extents, work
 
 
 class Outcomes(msgspec.Struct, frozen=True):
@@ -180,7 +180,7 @@ def _models(
     counts = np.bincount(model * 5 + requests.outcome[measured], minlength=5 * len(names)).reshape(-1, 5)
     latencies = _latencies_by_model(record, measured)
     sizes, batches = _batch_sizes(record, measured)
-    lengths = np.bincount(model, requests.length[measured], len(names))
+    lengths = np.bincount(model, extents(record)[measured], len(names))
     plain = [
         _model(spec.slo, counts[i], latencies[i], int(sizes[i]), int(batches[i]), span)
         for i, spec in enumerate(names)

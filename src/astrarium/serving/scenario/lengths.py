@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import gt
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from astrarium.core.lengths import (
     WeightedLength,
 )
 from astrarium.core.plain_data import read_text
-from astrarium.core.profiles import profile_by_length
+from astrarium.core.profiles import BySize, profile_by_length
+from astrarium.core.size_grid import SizeGrid, size_of, written
 from astrarium.serving.scenario.schema import Model
 from astrarium.serving.scenario.workload import Workload
 
@@ -34,6 +36,7 @@ class LengthReader:
     def __init__(self, models: Mapping[str, Model], base: Path, decoder: Decoder) -> None:
         by_name = {name: profile_by_length(model.profile) for name, model in models.items()}
         self._longest = {name: known.longest for name, known in by_name.items() if known is not None}
+        self._grids = {name: known.grid for name, known in by_name.items() if isinstance(known, BySize)}
         self._models = list(models)
         self._base = base
         self._decoder = decoder
@@ -68,7 +71,10 @@ class LengthReader:
         if isinstance(raw, LengthDistribution):
             return raw
         form = _form_of(raw, field)
-        read = self._by_form(form, raw[form], f"{field}.{form}")
+        body = raw[form]
+        if name in self._grids:
+            body = _numbered(body, self._grids[name], f"{field}.{form}")
+        read = self._by_form(form, body, f"{field}.{form}")
         if read.largest > self._longest[name]:
             expected = (
                 f"lengths of at most {self._longest[name]}, the longest that the profile of {name} knows"
@@ -81,9 +87,10 @@ class LengthReader:
         if kind is SampledLength and isinstance(body, str):
             file = str(self._base / body)
             return constructed(SampledLength, body, field, lengths=_samples(file, field), file=file)
-        if kind in (ConstantLength, WeightedLength, SampledLength):
-            name = msgspec.structs.fields(kind)[0].name
-            return self._decoder.decode_struct(kind, {name: body}, field)
+        if kind in (ConstantLength, WeightedLength, SampledLength):  # what stands there is the first field
+            (first, *_) = msgspec.structs.fields(kind)
+            value = self._decoder.decode(first.type, body, field)
+            return constructed(kind, body, field, **{first.name: value})
         return self._decoder.decode_struct(kind, body, field)
 
     def _check_complete(self, workload: Workload, lengths: Mapping[str, LengthDistribution]) -> None:
@@ -97,6 +104,28 @@ def unknown_lengths(models: Sequence[str], workload: Workload) -> InputError:
     if workload.file is not None:
         expected += "; or a column `length` in the trace"
     return InputError("workload.lengths", None, expected)
+
+
+def _numbered(body: Any, grid: SizeGrid, field: str) -> Any:
+    """Return what is said of lengths with numbers in the place of sizes such as 64x128."""
+    if isinstance(body, dict):
+        return {_number(key, grid, f"{field}.{key}"): value for key, value in body.items()}
+    if isinstance(body, list):
+        return [_number(size, grid, f"{field}[{place}]") for place, size in enumerate(body)]
+    return _number(body, grid, field)
+
+
+def _number(size: Any, grid: SizeGrid, field: str) -> Any:
+    if not isinstance(size, str) or not size[:1].isdecimal():  # such as a file of numbers
+        return size
+    largest = tuple(axis[-1] for axis in grid.axes)
+    try:
+        shape = size_of(size)
+    except InputError as error:
+        raise error.at(field) from None
+    if len(shape) != len(largest) or any(map(gt, shape, largest)):
+        raise InputError(field, size, f"a size of at most {written(largest)}, as the profile has it")
+    return grid.number(shape)
 
 
 def _trace_has_lengths(workload: Workload) -> bool:

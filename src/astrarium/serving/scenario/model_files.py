@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.profiles import ByLength, Dynamic, profile_by_length
+from astrarium.core.profiles import ByLength, BySize, Dynamic, profile_by_length
 from astrarium.core.quantities import Time
+from astrarium.core.size_grid import Size
 from astrarium.core.streams import stream
 from astrarium.serving.scenario.schema import Model, Scenario
 from astrarium.serving.scenario.served import specs
@@ -41,6 +42,7 @@ def files_of_model(scenario: Scenario, name: str, table: Sequence[Time], kind: s
         max_batch=largest_batch(model, table),
         buckets=_buckets(model),
         bucket_sizes=_bucket_sizes(model),
+        sizes=_sizes(model),
         lengths=model.lengths,
         mask=model.mask,
     )
@@ -57,9 +59,15 @@ def largest_batch(model: Model, table: Sequence[Time]) -> int:
 def _buckets(model: Model) -> tuple[int, ...]:
     """Return the lengths that batches are rounded up to, or have exactly; none where they have any."""
     by_length = profile_by_length(model.profile)
-    if by_length is None or not (by_length.rounded or by_length.together == "length"):
+    if by_length is None or isinstance(by_length, BySize):
         return ()
-    return tuple(by_length.lengths)
+    return tuple(by_length.lengths) if by_length.rounded or by_length.together == "length" else ()
+
+
+def _sizes(model: Model) -> tuple[Size, ...]:
+    """Return the sizes that batches are rounded up to, of a model with several open dimensions."""
+    by_length = profile_by_length(model.profile)
+    return by_length.sizes if isinstance(by_length, BySize) else ()
 
 
 def _bucket_sizes(model: Model) -> tuple[int, ...]:

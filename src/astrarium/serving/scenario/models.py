@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from astrarium.core.decode import Decoder, constructed
+from astrarium.core.decode import Decoder, check_keys, constructed
 from astrarium.core.distributions import DISTRIBUTIONS, Constant, Distribution, Mode, Modes, Samples
 from astrarium.core.errors import InputError, did_you_mean, written_in
 from astrarium.core.plain_data import read_yaml
-from astrarium.core.profiles import ByLength, Dynamic, Kinds, Linear, Profile, Table
+from astrarium.core.profiles import ByLength, BySize, Dynamic, Kinds, Linear, Profile, Table, by_size
 from astrarium.core.quantities import Duration
+from astrarium.core.size_grid import size_of
 from astrarium.placement.problem import parse_shape
 from astrarium.serving import zoo
 from astrarium.serving.scenario.schema import Count, Model, ModelEntry, Parallel
@@ -21,7 +22,13 @@ from astrarium.serving.traces import read_samples
 
 if TYPE_CHECKING:
     pass
-from astrarium.serving.scenario.served import check_served, read_accepts, read_backend, read_preprocess
+from astrarium.serving.scenario.served import (
+    check_served,
+    check_sizes,
+    read_accepts,
+    read_backend,
+    read_preprocess,
+)
 
 ZOO = "zoo:"
 PROFILE_FORM = (
@@ -79,6 +86,7 @@ class ModelReader:
         if slo is None:
             raise InputError(f"{field}.slo", None, "a value: only zoo profiles bring their own SLO")
         check_served(entry, field)
+        check_sizes(entry, profile, field)
         backend = read_backend(entry, name, self._base)
         preprocess = read_preprocess(entry.preprocess, self._base, f"{field}.preprocess")
         _check_parallel(entry.parallel, f"{field}.parallel")
@@ -105,10 +113,31 @@ class ModelReader:
         if "alpha" in raw or "beta" in raw:
             return self.decoder.decode_struct(Linear, raw, field)
         if ByLength.form in raw:
-            return self.decoder.decode_struct(ByLength, raw, field)
+            return self._by_length(raw, field)
         readers = {"table": self._table, "kinds": self._kinds, "dynamic": self._dynamic}
         form = _only_key(raw, list(readers), field, PROFILE_FORM)
         return readers[form](raw[form], f"{field}.{form}")
+
+    def _by_length(self, raw: dict[str, Any], field: str) -> Profile:
+        tables = raw[ByLength.form]
+        if not isinstance(tables, dict) or not any("x" in str(key) for key in tables):
+            return self.decoder.decode_struct(ByLength, raw, field)
+        check_keys(raw, [ByLength.form, "together"], field)
+        together = self.decoder.decode(
+            Literal["bucket", "length"], raw.get("together", "bucket"), f"{field}.together"
+        )
+        sizes = {}
+        for key, table in tables.items():
+            place = f"{field}.{ByLength.form}.{key}"
+            try:
+                size = size_of(key)
+            except InputError as error:
+                raise error.at(place) from None
+            sizes[size] = self.decoder.decode(dict[Count, Duration], table, place)
+        try:
+            return by_size(sizes, together)
+        except InputError as error:
+            raise error.at(field) from None
 
     def _table(self, raw: Any, field: str) -> Profile:
         times = self.decoder.decode(tuple[Duration, ...] | dict[Count, Duration], raw, field)
@@ -182,7 +211,13 @@ def _check_lengths_of_kinds(profiles: Mapping[str, Profile], field: str) -> None
 
 
 def _grid(profile: Profile) -> Any:
-    return isinstance(profile, ByLength) and (list(profile.lengths), profile.rounded, profile.together)
+    sizes = profile.sizes if isinstance(profile, BySize) else ()
+    return isinstance(profile, ByLength) and (
+        list(profile.lengths),
+        profile.rounded,
+        profile.together,
+        sizes,
+    )
 
 
 def is_profile_file(raw: Any) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 from astrarium.core.decode import bare
 from astrarium.core.distributions import Constant, Distribution, Modes, Samples
 from astrarium.core.lengths import ConstantLength, LengthDistribution, SampledLength, WeightedLength
-from astrarium.core.profiles import Profile, Table
+from astrarium.core.profiles import BySize, Profile, Table
 from astrarium.core.quantities import (
     Bytes,
     Duration,
@@ -19,6 +19,7 @@ from astrarium.core.quantities import (
     write_duration,
     write_rate,
 )
+from astrarium.core.size_grid import written
 from astrarium.serving.scenario.tensor_entries import BackendChoice
 
 _WRITERS: dict[Any, Any] = {Duration: write_duration, Rate: write_rate, Bytes: write_bytes}
@@ -45,6 +46,8 @@ def _plain_struct(value: msgspec.Struct) -> Any:
         return value.plain()
     if isinstance(value, Table):
         return {"table": plain_value(dict[int, Duration], value.points)}
+    if isinstance(value, BySize):
+        return _plain_sizes(value)
     if isinstance(value, Constant):
         return {"constant": write_duration(value.time)}
     if isinstance(value, Modes):
@@ -64,6 +67,14 @@ def _plain_struct(value: msgspec.Struct) -> Any:
         and value.form not in fields
     )
     return {value.form: fields} if tagged else fields  # type: ignore[attr-defined]
+
+
+def _plain_sizes(profile: BySize) -> dict[str, Any]:
+    tables = zip(profile.sizes, profile.lengths.values(), strict=True)
+    plain: dict[str, Any] = {
+        "lengths": {written(size): plain_value(dict[int, Duration], table) for size, table in tables}
+    }
+    return plain if profile.together == "bucket" else {**plain, "together": profile.together}
 
 
 def _plain_fields(value: msgspec.Struct) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astrarium.core.errors import InputError, one_of, written_in
+from astrarium.core.profiles import BySize, Profile, profile_by_length
 from astrarium.serving.scenario.schema import ModelEntry
 from astrarium.serving.scenario.server_options import ServerOptions, Tls
 from astrarium.serving.scenario.tensor_entries import MODEL, BackendChoice, TensorEntry
@@ -31,6 +32,19 @@ def check_served(entry: ModelEntry, field: str) -> None:
         _check_tensors(getattr(entry, side), f"{field}.{side}")
     _check_unlimited(entry.outputs, f"{field}.outputs")
     _check_filled(entry, field)
+
+
+def check_sizes(entry: ModelEntry, profile: Profile, field: str) -> None:
+    """Check a profile by size against the inputs; a worker does it where a model file tells these."""
+    by_length = profile_by_length(profile)
+    if not entry.inputs or not isinstance(by_length, BySize):
+        return
+    from astrarium.serving.live.fills import check_sizes, marked
+
+    try:
+        check_sizes(marked(specs(entry.inputs), entry.lengths, entry.mask), by_length.sizes)
+    except InputError as error:
+        raise error.at(field) from None
 
 
 def specs(tensors: tuple[TensorEntry, ...]) -> tuple[TensorSpec, ...]:

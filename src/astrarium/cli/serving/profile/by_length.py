@@ -1,17 +1,21 @@
-"""A model whose inputs have an open dimension is measured by length: every batch size at every length."""
+"""A model whose inputs have an open dimension is measured by length: every batch size at every length.
+
+Where inputs have several, it is measured at the sizes of a grid.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from astrarium.cli import output
 from astrarium.cli.progress import bar
-from astrarium.cli.serving.profile.measuring import MADE_UP, Outcome, Wanted, is_made_up
-from astrarium.cli.serving.profile.target import ranged_lengths
+from astrarium.cli.serving.profile.grid import grid_of, named
+from astrarium.cli.serving.profile.measuring import MADE_UP, Outcome, Wanted, is_made_up, own_requests
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Time, write_duration
+from astrarium.core.size_grid import Size
 from astrarium.run.waiting import waiting
 from astrarium.serving.live import fills, profiling
 from astrarium.serving.live.backends import examples
@@ -21,7 +25,8 @@ from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import padding_trial
 from astrarium.serving.live.worker.padding import Padding
 
-Tables = dict[int, dict[int, Time]]  # by length, then by size
+L = TypeVar("L")
+Tables = dict[Size, dict[int, Time]]  # by length, then by batch size
 
 _RANGE = (
     'a range in the place of -1, such as "1..512": how long requests are decides what a batch takes. '
@@ -40,12 +45,17 @@ def check_ranges(specs: Sequence[TensorSpec]) -> None:
                 raise InputError(f"{spec.name}: shape", list(spec.shape), _RANGE)
 
 
+def check_buckets(specs: Sequence[TensorSpec], wanted: Wanted) -> None:
+    if wanted.buckets is not None and wanted.data is None:
+        raise InputError("--buckets", wanted.buckets, "--data beside it: how long requests are decides")
+    if wanted.buckets is not None and not is_open(specs):
+        raise InputError("--buckets", wanted.buckets, f"to be left out: no input of {wanted.name} is open")
+
+
 def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted: Wanted) -> Outcome:
-    if wanted.data is not None:
-        expected = "to be left out: inputs are made up in every length of the range"
-        raise InputError("--data", str(wanted.data), expected)
     check_ranges(specs)
-    lengths = ranged_lengths(specs)
+    requests = own_requests(wanted.data, specs)
+    grid = grid_of(specs, wanted)
     with waiting(f"warming up {wanted.name}"):
         verdict = padding_trial.tried(model, Padding(tuple(specs)), wanted.largest, careful=True)
         if isinstance(model, Bucketed):
@@ -56,17 +66,27 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
     graphs = list(getattr(model, "graph_sizes", ())) if in_graphs else []
     sizes = [size for size in graphs if size <= wanted.largest] or examples.sizes(wanted.largest)
     tables: Tables = {}
-    with bar(f"profiling {wanted.name}", len(lengths)) as progress:
-        for done, length in enumerate(lengths, 1):
-            fixed = examples.with_lengths(specs, examples.nearest(length))
-            tables[length] = _table(profiling.measuring(model, fixed, care), sizes, wanted)
+    with bar(f"profiling {wanted.name}", len(grid.sizes)) as progress:
+        for done, length in enumerate(grid.sizes, 1):
+            data = None if requests is None else requests.between(grid.below(length), length)
+            measure = profiling.measuring(model, fills.sized(specs, length), care, data)
+            tables[length] = _table(measure, sizes, wanted)
             if progress is not None:
                 progress(done)
     tables = rising(tables)
     if graphs:
         tables = {length: _stepped(table) for length, table in tables.items()}
-    together = "padded" if verdict.padding == "safe" else "length"
-    return Outcome(_section(tables, bool(graphs) and together == "padded", together), _shown(tables, specs))
+    padded = verdict.padding == "safe"
+    section = _section(tables, bool(graphs), padded)
+    if requests is None:
+        return Outcome(section, _shown(tables, {}, MADE_UP if is_made_up(specs) else None))
+    share = grid.share(requests)
+    found: dict[str, Any] = {"requests": {named(size): part for size, part in share.of.items()}}
+    caption = None
+    if padded and (graphs or len(grid.axes) > 1):
+        found["padding"] = share.padding
+        caption = f"rounded up to these, {share.padding:.1%} of what is computed is padding"
+    return Outcome(section, _shown(tables, share.of, caption), found)
 
 
 def _table(measure: Measure, sizes: Sequence[int], wanted: Wanted) -> dict[int, Time]:
@@ -79,13 +99,16 @@ def _table(measure: Measure, sizes: Sequence[int], wanted: Wanted) -> dict[int, 
     return profiling.rising(measured, wanted.chance, wanted.slack)
 
 
-def rising(tables: Mapping[int, Mapping[int, Time]]) -> Tables:
-    """Return times that never fall as requests get longer: noise must not make longer ones look cheaper."""
-    rising_tables: Tables = {}
-    before: Mapping[int, Time] = {}
+def rising(tables: Mapping[L, Mapping[int, Time]]) -> dict[L, dict[int, Time]]:
+    """Return times that never fall as requests get longer, nor batches that get larger by that.
+
+    Noise must not make longer ones look cheaper.
+    """
+    rising_tables: dict[L, dict[int, Time]] = {}
+    before: Mapping[int, Time] = next(iter(tables.values()))
     for length, table in tables.items():
-        rising_tables[length] = {size: max(time, before.get(size, 0)) for size, time in table.items()}
-        before = {**before, **rising_tables[length]}
+        rising_tables[length] = {size: max(table[size], before[size]) for size in table if size in before}
+        before = rising_tables[length]
     return rising_tables
 
 
@@ -98,26 +121,33 @@ def _stepped(table: Mapping[int, Time]) -> dict[int, Time]:
     return dict(sorted(steps.items()))
 
 
-def _section(tables: Tables, rounded: bool, together: str) -> dict[str, Any]:
+def _section(tables: Tables, graphs: bool, padded: bool) -> dict[str, Any]:
     written = {
-        length: {size: write_duration(time) for size, time in table.items()}
+        named(length): {size: write_duration(time) for size, time in table.items()}
         for length, table in tables.items()
     }
     section: dict[str, Any] = {"lengths": written}
-    if rounded:
+    if not padded:
+        section["together"] = "length"
+    elif graphs:
         section["rounded"] = True
-    if together != "padded":
-        section["together"] = together
     return section
 
 
-def _shown(tables: Tables, specs: Sequence[TensorSpec]) -> Any:
+def _shown(tables: Tables, shares: Mapping[Size, float], caption: str | None) -> Any:
     largest = sorted({size for table in tables.values() for size in table if _is_power(size)})
-    rows = [(str(length), *(_cell(table, size) for size in largest)) for length, table in tables.items()]
-    shown = output.table(right=("length \\ batch, ms", *map(str, largest)), rows=rows)
-    if is_made_up(specs):
-        shown.caption = MADE_UP
+    titles = ("length \\ batch, ms", *map(str, largest), *(("requests",) if shares else ()))
+    rows = [
+        (str(named(length)), *(_cell(table, size) for size in largest), *_percent(shares, length))
+        for length, table in tables.items()
+    ]
+    shown = output.table(right=titles, rows=rows)
+    shown.caption = caption
     return shown
+
+
+def _percent(shares: Mapping[Size, float], length: Size) -> list[str]:
+    return [f"{shares[length]:.1%}"] if shares else []
 
 
 def _cell(table: Mapping[int, Time], size: int) -> str:

@@ -37,6 +37,10 @@ Data = Annotated[
     Path | None,
     typer.Option("--data", metavar="FILE", help="Measure with these inputs (numpy.savez), not made-up ones."),
 ]
+Buckets = Annotated[
+    int | None,
+    typer.Option("--buckets", min=1, max=64, help="With --data: so many lengths at most, padded least."),
+]
 Device = Annotated[
     str, typer.Option("--device", metavar="NAME", help="cpu, cuda:0, or auto: a GPU for PyTorch if any.")
 ]
@@ -64,6 +68,7 @@ def profile(
     option: Option = None,
     input_: Input = None,
     data: Data = None,
+    buckets: Buckets = None,
     device: Device = "auto",
     max_batch: MaxBatch = None,
     slo: Slo = None,
@@ -80,6 +85,7 @@ def profile(
     Python models that carry `applications` are measured by application.
     """
     from astrarium.cli.serving.profile import by_length, destination, measuring
+    from astrarium.cli.serving.profile.grid import grid_of
     from astrarium.cli.serving.profile.target import find, load_model, shaped, tensor_of
     from astrarium.core.overrides import pairs
     from astrarium.serving.live.profiling import Care
@@ -91,25 +97,27 @@ def profile(
     largest = max_batch or target.largest
     limit = target.slo if slo is None else duration_in("--slo", slo)
     destination.check(target, out, write)
+    wanted = measuring.Wanted(target.name, largest, limit, chance, slack, data, buckets)
+    grid = grid_of(target.files.inputs, wanted)
     with waiting(f"loading {target.name}"):
-        loaded = load_model(target, device, largest)
-    wanted = measuring.Wanted(target.name, largest, limit, chance, slack, data)
+        loaded = load_model(target, device, largest, grid.axes[0] if len(grid.axes) == 1 else ())
     care = Care(warm_up, repeats)
     try:
         inputs = shaped(loaded, specs, target.files)
+        by_length.check_buckets(inputs, wanted)
         if getattr(loaded, "applications", None):
-            profiled, times = measuring.by_application(loaded, care, wanted)
+            profiled, times, found = measuring.by_application(loaded, care, wanted)
         elif by_length.is_open(inputs):
-            profiled, times = by_length.by_length(loaded, inputs, care, wanted)
+            profiled, times, found = by_length.by_length(loaded, inputs, care, wanted)
         else:
-            profiled, times = measuring.by_size(loaded, inputs, care, wanted)
+            profiled, times, found = measuring.by_size(loaded, inputs, care, wanted)
     finally:
         loaded.close()
     runs = f"{quantile} of {repeats} runs"
     basis = f"{repeats} requests of each application" if "dynamic" in profiled else runs
     about = f"{target.files.backend} model {target.name}: {basis}"
     places = destination.write_profile(target, profiled, about, out, write)
-    emit(json, {"model": target.name, "profile": profiled, "written": places}, [times], None)
+    emit(json, {"model": target.name, "profile": profiled, "written": places, **found}, [times], None)
     if not json:
         destination.show(profiled, places)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from astrarium.cli import output
@@ -14,8 +15,9 @@ from astrarium.run.waiting import waiting
 from astrarium.serving.live import profiling
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.contract import LoadedModel, complete
+from astrarium.serving.live.backends.own_requests import OwnRequests, read
 from astrarium.serving.live.profiling import Care, Fit, MeasuredTimes
-from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
+from astrarium.serving.live.tensors import DATATYPES, TensorSpec
 
 _MIXED = (1, 2, 4, 8, 16)  # sizes of the batches that mix applications
 MADE_UP = "measured with zeros and ones; a GPU may take a tenth longer for real inputs: give some with --data"
@@ -30,15 +32,18 @@ class Wanted(NamedTuple):
     chance: float
     slack: float
     data: Path | None  # inputs of somebody's own
+    buckets: int | None = None  # so many lengths at most
 
 
 class Outcome(NamedTuple):
     profile: dict[str, Any]  # as a scenario has it
     table: Any
+    found: Mapping[str, Any] = MappingProxyType({})  # what else was found out
 
 
 def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted: Wanted) -> Outcome:
-    data = _data(wanted, specs)
+    requests = own_requests(wanted.data, specs)
+    data = None if requests is None else requests.arrays
     with waiting(f"warming up {wanted.name}"):
         model.warm_up([1])
         complete(model)
@@ -68,9 +73,9 @@ def is_made_up(specs: Sequence[TensorSpec]) -> bool:
     return any(DATATYPES[spec.datatype].kind in "iu" and spec.values is None for spec in specs)
 
 
-def _data(wanted: Wanted, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
+def own_requests(data: Path | None, specs: Sequence[TensorSpec]) -> OwnRequests | None:
     try:
-        return None if wanted.data is None else examples.own(wanted.data, specs)
+        return None if data is None else read(data, specs)
     except InputError as error:
         raise error.at("--data") from None
 

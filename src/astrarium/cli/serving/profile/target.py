@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.core.errors import InputError, one_of, written_in
-from astrarium.core.lengths import lengths_between
 from astrarium.core.plain_data import read_yaml
 from astrarium.serving.live import fills
 from astrarium.serving.live.backends import backends, examples, placed
@@ -129,23 +128,14 @@ def _only_real(scenario: Scenario) -> str:
     return real[0]
 
 
-def load_model(target: Target, device: str, largest: int) -> LoadedModel:
-    files = replace(target.files, max_batch=largest, buckets=tuple(ranged_lengths(target.files.inputs)))
+def load_model(target: Target, device: str, largest: int, lengths: Sequence[int]) -> LoadedModel:
+    """Load a model to be measured at these lengths: where it can, it is prepared for them."""
+    files = replace(target.files, max_batch=largest, buckets=tuple(lengths))
     place = Place(device=_device(device, files.backend))
     try:
         return backends.get(files.backend)(files, place)
     except InputError as error:
         raise (placed(error, target.name, files.backend) if target.scenario else error.at("MODEL")) from None
-
-
-def ranged_lengths(specs: Sequence[TensorSpec]) -> list[int]:
-    """Return the lengths to measure, those of the first open dimension's range; none where there is none."""
-    axes = fills.axes_of(specs)
-    if not axes:
-        return []
-    (name, place), *_ = axes[0]
-    range_ = next(spec for spec in specs if spec.name == name).sizes_of(place)
-    return lengths_between(*range_) if range_ else []
 
 
 def _device(wanted: str, backend: str) -> str:

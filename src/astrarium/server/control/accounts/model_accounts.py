@@ -68,6 +68,7 @@ class ModelAccounts:
     refused: Counter[str] = field(default_factory=Counter)  # at the door, by kind: never accepted
     retried: int = 0
     split: int = 0  # batches that were run in parts: padding would have changed answers
+    beside_graphs: int = 0  # batches that none of the model's graphs could run
     items: int = 0
     latency: PrometheusHistogram = field(default_factory=_times)  # of answered calls, from receipt to answer
     queueing: PrometheusHistogram = field(default_factory=_times)
@@ -80,6 +81,7 @@ class ModelAccounts:
     compute: _Sum = field(default_factory=_Sum)
     outputs: _Sum = field(default_factory=_Sum)
     by_size: dict[int, _Sum] = field(default_factory=dict)
+    numbered: bool = False  # their lengths are numbers of shapes, which come to nothing when added up
     length: int = 0  # of all requests that ran, where the model's have lengths
     computed: int = 0  # the same with what they were padded to
     last_ms: int = 0  # of the wall clock
@@ -95,6 +97,10 @@ class ModelAccounts:
     def decline(self, reason: str) -> None:
         self.declined += 1
         self.declined_because = reason
+
+    def slow(self, split: int, beside_graphs: int) -> None:
+        self.split += split
+        self.beside_graphs += beside_graphs
 
     def call_ended(self, outcome: Outcome, reason: str, took: Time) -> None:
         self.ended_in_all += 1
@@ -116,8 +122,9 @@ class ModelAccounts:
         self.execution.enter(new.execution, new.gathering + computing + new.writing)
         self.inputs.add(new.gathering, count)
         self.outputs.add(new.writing, count)
-        self.length += new.length
-        self.computed += new.computed
+        if not self.numbered:
+            self.length += new.length
+            self.computed += new.computed
         self.last_ms = now_ms
 
     def statistics(self) -> statistics.StatisticsOfModel:

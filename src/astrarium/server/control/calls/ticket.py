@@ -12,6 +12,7 @@ from astrarium.serving.ledger import Outcome
 from astrarium.serving.live import layout
 from astrarium.serving.live.layout import aligned
 from astrarium.serving.live.messages import Shapes
+from astrarium.serving.live.numbering import Numbering, numbering
 from astrarium.serving.live.tensors import TensorSpec
 
 LEAST_REPLY = 1 << 14  # bytes for an answer whose size nobody knows beforehand
@@ -19,21 +20,32 @@ LEAST_REPLY = 1 << 14  # bytes for an answer whose size nobody knows beforehand
 
 @dataclass(frozen=True)
 class Tensors:
-    """A model's tensors are its inputs and outputs, with their bytes where no dimension is open."""
+    """A model's tensors are its inputs and outputs, with their bytes where no dimension is open.
+
+    The shapes of items with several open dimensions are numbered by *sizes*, if there are any.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    sizes: tuple[tuple[int, ...], ...] = ()
+    numbering: Numbering | None = field(init=False)
     fixed_inputs: bool = field(init=False)
     reply_bytes: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fixed_inputs", layout.fixed_bytes(self.inputs) is not None)
         object.__setattr__(self, "reply_bytes", layout.fixed_bytes(self.outputs))
+        object.__setattr__(self, "numbering", numbering(self.inputs, self.sizes))
 
     def length_of(self, shapes: Shapes | None) -> int:
-        """Return how long each row of a call is: as its longest input is; 0 where no dimension is open."""
+        """Return how long each row of a call is: as its longest input is; 0 where no dimension is open.
+
+        Where shapes are numbered, the number of theirs is their length.
+        """
         if shapes is None:
             return 0
+        if self.numbering is not None:
+            return self.numbering.number([shape for shape, _ in shapes])
         pairs = zip(self.inputs, shapes, strict=True)
         return max((_length(spec, shape) for spec, (shape, _) in pairs), default=0)
 

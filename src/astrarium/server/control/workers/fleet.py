@@ -176,7 +176,7 @@ class Fleet:
             case messages.ModelLoading(model):
                 entry.loading = model
                 entry.loading_for = 0
-            case messages.ModelComplete() | messages.BatchesSplit():
+            case messages.ModelComplete() | messages.BatchesSlow():
                 self._controller.model_news(worker, news)
             case messages.ModelLoaded() | messages.ModelRefused() | messages.ModelUnloaded():
                 entry.to_load.discard(news.model)

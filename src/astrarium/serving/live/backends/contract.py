@@ -66,6 +66,7 @@ class ModelFiles:
     mask: str = ""  # and of one that is 1 where an item has elements, and 0 where it was padded
     buckets: tuple[int, ...] = ()  # lengths that batches are padded to, rising; empty: the longest item's
     bucket_sizes: tuple[int, ...] = ()  # the largest batch of each; empty: max_batch
+    sizes: tuple[tuple[int, ...], ...] = ()  # with several open dimensions, in the place of buckets
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,14 @@ class GraphModel(Protocol):
     """A graph model was captured in CUDA graphs, which native code runs where it can."""
 
     graphs: GraphRunner | None
+
+
+@runtime_checkable
+class CountsBesideGraphs(Protocol):
+    """A model with graphs may count the batches that none of them could run: those take longer."""
+
+    @property
+    def beside_graphs(self) -> int: ...
 
 
 def graph_runner(model: object, size: int, length: int = 0) -> GraphRunner | None:

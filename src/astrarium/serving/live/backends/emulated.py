@@ -25,7 +25,7 @@ from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFi
 from astrarium.serving.live.backends.contract import Interrupted as Interrupted
 from astrarium.serving.live.backends.precise_wait import Wait, fine_timers, wait_until
 from astrarium.serving.live.backends.stacking import split
-from astrarium.serving.live.fills import sent
+from astrarium.serving.live.fills import axes_of, sent
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Array, TensorSpec
 
 INPUT = TensorSpec("INPUT", "FP32", (-1,))
@@ -122,12 +122,13 @@ def _listed(table: tuple[Time, ...]) -> Times:
 def _by_length(plain: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> Times:
     import msgspec
 
-    from astrarium.core.profiles import ByLength
+    from astrarium.core.profiles import ByLength, BySize
 
-    profile = msgspec.convert(plain, ByLength)
+    profile = msgspec.convert(plain, BySize if "sizes" in plain else ByLength)
+    number = profile.grid.number if isinstance(profile, BySize) else None
 
     def times(batch: Batch) -> tuple[Time, Sequence[Time]]:
-        runs = profile.runs(_lengths(batch, inputs))
+        runs = profile.runs(_lengths(batch, inputs) if number is None else _numbers(batch, inputs, number))
         return sum(profile.times(length)[size - 1] for size, length in runs), ()
 
     return times
@@ -141,6 +142,15 @@ def _lengths(batch: Batch, inputs: Sequence[TensorSpec]) -> list[int]:
         sizes = [prod(shape[place] for place in spec.open_dimensions) for shape in shapes]
         longest = [max(pair) for pair in zip(longest, sizes, strict=True)]
     return longest
+
+
+def _numbers(batch: Batch, inputs: Sequence[TensorSpec], number: Callable[[Sequence[int]], int]) -> list[int]:
+    """Return the number of each item's shape."""
+    sizes = []
+    for (name, place), *_ in axes_of(inputs):
+        shapes = batch.own_shapes.get(name) or [batch.inputs[name].shape[1:]] * batch.size
+        sizes.append([shape[place] for shape in shapes])
+    return [number(own) for own in zip(*sizes, strict=True)]
 
 
 def _drawn(options: Mapping[str, Any], place: Place) -> Times:

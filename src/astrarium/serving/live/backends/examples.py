@@ -1,19 +1,16 @@
-"""Examples are inputs for warming up and for measuring: made up, or somebody's own from a file."""
+"""Examples are made-up inputs, for warming up and for measuring."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
-from astrarium.core.errors import InputError
 from astrarium.serving.live import fills, limits
 from astrarium.serving.live.backends.contract import Batch, Exemplary, LoadedModel
 from astrarium.serving.live.ranges import is_real
-from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16, to_bytes
+from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16
 
 _NEAR = 3.0  # where nearly all normal numbers are
 _WORDS = (b"the quick brown fox", b"jumps over", b"the lazy dog")
@@ -93,48 +90,3 @@ def _within(spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Gener
     most = min(float(high), near + _NEAR)
     values = np.clip(generator.uniform(least, most, shape).astype(low.dtype), low, high)
     return to_bfloat16(values) if spec.datatype == BF16 else values
-
-
-def own(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """Return requests' inputs from a file of numpy.savez: an array for each input, a row for each request."""
-    specs = fills.sent(specs)
-    names = [spec.name for spec in specs]
-    expected = f"a file of numpy.savez with the arrays {', '.join(names)}"
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        BadZipFile,
-        TypeError,
-    ) as error:  # the last: one array, not several
-        raise InputError("", str(path), f"{expected} ({error})") from None
-    if sorted(arrays) != sorted(names):
-        raise InputError("", sorted(arrays), expected, str(path))
-    rows = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
-    if len(set(rows.values())) != 1 or 0 in rows.values():
-        raise InputError("", rows, "as many rows of every input, at least one", str(path))
-    return {spec.name: _fitting(spec, arrays[spec.name], str(path)) for spec in specs}
-
-
-def _fitting(spec: TensorSpec, array: Array, source: str) -> Array:
-    kind = np.dtype(np.float32) if spec.datatype == BF16 else DATATYPES[spec.datatype]
-    same = array.dtype.kind in "SU" if spec.datatype == BYTES else np.can_cast(array.dtype, kind, "same_kind")
-    if not same or not spec.admits(array.shape[1:]):
-        expected = f"{spec.datatype} with rows of the shape {list(spec.shape)}"
-        raise InputError(spec.name, f"{array.dtype} {list(array.shape[1:])}", expected, source)
-    fitting = to_bfloat16(array) if spec.datatype == BF16 else array.astype(kind)
-    if violation := limits.violation(spec, fitting.shape, to_bytes(fitting)):
-        raise InputError(violation.field, violation.value, violation.expected, source)
-    return fitting
-
-
-def drawn(
-    specs: Sequence[TensorSpec], data: Mapping[str, Array], size: int, generator: np.random.Generator
-) -> Batch:
-    """Return a batch of requests by chance out of *data*."""
-    rows = generator.integers(len(next(iter(data.values()))), size=size)
-    arrays = {name: array[rows] for name, array in data.items()}
-    return Batch(size, fills.complete(specs, arrays))

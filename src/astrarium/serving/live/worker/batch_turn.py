@@ -26,16 +26,25 @@ class ServedModel:
     launch: Callable[[Batch, Time], contract.Launched] | None = None
     in_flight: int = 0  # batches that it takes at once; 0: any
     staging: Callable[[int], Mapping[str, Array]] | None = None
+    counts: contract.CountsBesideGraphs | None = None  # the model, if it counts
+    beside_graphs_before: int = 0  # that it had counted when it was loaded
 
     @classmethod
     def of(cls, model: LoadedModel, padding: Padding | None = None) -> ServedModel:
+        counts = model if isinstance(model, contract.CountsBesideGraphs) else None
         return cls(
             model,
             padding or Padding(model.inputs),
             model.launch if isinstance(model, contract.Launching) else None,
             model.in_flight if isinstance(model, contract.Pipelined) else 0,
             model.staging if isinstance(model, contract.Staging) else None,
+            counts,
+            counts.beside_graphs if counts is not None else 0,
         )
+
+    @property
+    def beside_graphs(self) -> int:
+        return self.counts.beside_graphs if self.counts is not None else 0
 
 
 class BatchTurn:

@@ -9,6 +9,7 @@ from time import sleep
 from typing import Any, NamedTuple, Protocol
 
 from astrarium.core.quantities import Time
+from astrarium.core.size_grid import SizeGrid
 from astrarium.serving.live import fills, messages
 from astrarium.serving.live.backends import backends, contract
 from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles, Place
@@ -145,7 +146,7 @@ class WorkerModels:
             model = backends.get(files.backend)(files, self._place)
         with phases.phase("padding"):
             inputs = fills.marked(model.inputs, files.lengths, files.mask)
-            padding = Padding(inputs, False, _buckets(model, files))
+            padding = Padding(inputs, False, _buckets(model, files, inputs))
             verdict = padding_trial.tried(model, padding, files.max_batch, self._place.device != "cpu")
             if isinstance(model, contract.Bucketed):
                 model.padding_is(verdict.padding == "safe")
@@ -155,7 +156,7 @@ class WorkerModels:
             lead = measured_lead(model, files.max_batch, self._clock)
         if isinstance(model, contract.Interruptible):
             model.wait_until = self._host.wait_until
-        padding = replace(padding, allowed=verdict.padding == "safe", buckets=_buckets(model, files))
+        padding = replace(padding, allowed=verdict.padding == "safe", buckets=_buckets(model, files, inputs))
         return _ReadyModel(model, padding, verdict, lead, phases)
 
     def _retire(self, model: ServedModel | None) -> None:
@@ -188,9 +189,15 @@ def _loaded(number: int, ready: _ReadyModel) -> messages.ModelLoaded:
 _REPORTED = "notes", "warnings", "weights", "partial"  # of a model, where it has them
 
 
-def _buckets(model: LoadedModel, files: ModelFiles) -> tuple[int, ...]:
-    """Return the lengths that batches of a model are padded to."""
-    return (model.buckets if isinstance(model, contract.Bucketed) else ()) or files.buckets
+def _buckets(
+    model: LoadedModel, files: ModelFiles, inputs: Sequence[TensorSpec]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the lengths that batches of a model are padded to, along each axis."""
+    if files.sizes:
+        fills.check_sizes(inputs, files.sizes)
+        return SizeGrid(files.sizes).axes
+    buckets = (model.buckets if isinstance(model, contract.Bucketed) else ()) or files.buckets
+    return (buckets,) if buckets and len(fills.axes_of(inputs)) == 1 else ()
 
 
 def _plain(specs: Sequence[TensorSpec]) -> list[tuple[str, str, tuple[int, ...]]]:

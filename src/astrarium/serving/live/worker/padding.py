@@ -6,7 +6,6 @@ them in parts of exactly equal shape instead, one after the other, and the answe
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from astrarium.core.quantities import Time
+from astrarium.core.size_grid import rounded_up
 from astrarium.serving.live import fills, limits
 from astrarium.serving.live.backends.contract import Batch, Launched, Ran, Result
 from astrarium.serving.live.backends.stacking import longest, stack
@@ -24,7 +24,6 @@ from astrarium.serving.live.worker.inputs import UnequalItems, rows_of
 
 Shape = tuple[int, ...]
 Launch = Callable[[Batch, Time], Launched]
-_PADDED = object()  # the items that are padded to one shape
 
 
 class Part(NamedTuple):
@@ -38,12 +37,14 @@ class Part(NamedTuple):
 class Padding:
     """The padding of a model: *inputs* are all that it takes, *allowed* where answers do not change by it.
 
-    Batches are padded to the longest item, or to the next of *buckets*.
+    Batches are padded to the longest item, or to the next of the *buckets* of each axis. Where several axes
+    have buckets, items of other buckets run apart: padded along each axis, a wide image and a high one would
+    both be several times as large.
     """
 
     inputs: tuple[TensorSpec, ...]
     allowed: bool = False
-    buckets: tuple[int, ...] = ()
+    buckets: tuple[tuple[int, ...], ...] = ()  # by axis
     sent: tuple[TensorSpec, ...] = field(init=False)
     _fills: bool = field(init=False)
 
@@ -56,6 +57,10 @@ class Padding:
         return fills.axes_of(self.inputs)
 
     @cached_property
+    def _buckets_along(self) -> dict[fills.Axis, tuple[int, ...]]:
+        return {one: along for axis, along in zip(self.axes, self.buckets, strict=True) for one in axis}
+
+    @cached_property
     def _elements(self) -> dict[str, Any]:
         return {spec.name: limits.padding_element(spec) for spec in self.sent}
 
@@ -64,11 +69,6 @@ class Padding:
         if isinstance(gathered, Batch):
             return [Part(range(gathered.size), self._whole(gathered))]
         return [Part(*group) for group in self._groups(gathered)]
-
-    def padded_length(self, length: int) -> int:
-        """Return the length that a batch is padded to whose longest item has this one."""
-        at = bisect_left(self.buckets, length)
-        return self.buckets[at] if at < len(self.buckets) else length
 
     def with_rows(self, batch: Batch, size: int) -> Batch:
         """Return a batch with further rows behind, as a graph may need them; nobody reads their answers.
@@ -104,9 +104,16 @@ class Padding:
         for place in range(items.size):
             own = tuple(arrays[place].shape for arrays in items.arrays.values())
             padded = self.allowed and self._is_regular(own)
-            groups.setdefault(_PADDED if padded else own, []).append(place)
-        for key, places in groups.items():
-            yield places, self._together(items, places, key is _PADDED)
+            groups.setdefault((padded, self._cell(own) if padded else own), []).append(place)
+        for (padded, _), places in groups.items():
+            yield places, self._together(items, places, padded)
+
+    def _cell(self, shapes: Sequence[Shape]) -> Shape:
+        """Return what all items share that are padded to one shape."""
+        if len(self.axes) < 2 or not self.buckets:
+            return ()
+        by_name = dict(zip((spec.name for spec in self.sent), shapes, strict=True))
+        return rounded_up([by_name[name][place] for (name, place), *_ in self.axes], self.buckets)
 
     def _is_regular(self, shapes: Sequence[Shape]) -> bool:
         """Whether an item is such as the trial has tried: not empty, and of one length along each axis."""
@@ -133,9 +140,11 @@ class Padding:
         whole = longest(own)
         if not padded:
             return whole
+        if not self.buckets:
+            return whole
         return tuple(
-            self.padded_length(size) if wanted < 0 else size
-            for size, wanted in zip(whole, spec.shape, strict=True)
+            size if wanted >= 0 else rounded_up([size], [self._buckets_along[spec.name, place]])[0]
+            for place, (size, wanted) in enumerate(zip(whole, spec.shape, strict=True))
         )
 
 

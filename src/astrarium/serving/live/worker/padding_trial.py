@@ -71,7 +71,8 @@ def tried(model: LoadedModel, padding: Padding, largest: int, careful: bool) -> 
         return Verdict()
     if isinstance(model, contract.IgnoresPadding) and model.ignores_padding:
         return Verdict("safe")
-    trial = _Trial(model, replace(padding, allowed=True), max(2, largest))
+    buckets = padding.buckets if len(padding.axes) == 1 else ()  # else items would run apart
+    trial = _Trial(model, replace(padding, allowed=True, buckets=buckets), max(2, largest))
     names = {spec.name for spec in padding.sent}
     specs = [spec for spec in examples.inputs_of(model) if spec.name in names]
     shows_all = any(is_real(spec.datatype) for spec in model.outputs)
@@ -269,18 +270,12 @@ def _items(specs: Sequence[TensorSpec], axes: Sequence[Sequence[fills.Axis]], dr
     for place in range(max(map(len, lengths))):
         # On further axes others are the longest.
         own = [one[(place + number) % len(one)] for number, one in enumerate(lengths)]
-        size_of = {dimension: size for axis, size in zip(axes, own, strict=True) for dimension in axis}
-        yield {spec.name: _one(_fixed(spec, size_of), chance) for spec in sent}
+        yield {spec.name: _one(spec, chance) for spec in fills.sized(sent, own)}
 
 
 def _lengths(spec: TensorSpec, dimension: int) -> list[int]:
     low, high = spec.sizes_of(dimension) or (1, _HARMLESS)
     return sorted({min(low + step, high) for step in _STEPS})
-
-
-def _fixed(spec: TensorSpec, size_of: Mapping[fills.Axis, int]) -> TensorSpec:
-    shape = tuple(size_of.get((spec.name, place), size) for place, size in enumerate(spec.shape))
-    return replace(spec, shape=shape)
 
 
 def _sized(specs: Sequence[TensorSpec], item: Item) -> list[TensorSpec]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, cast
@@ -26,6 +26,7 @@ from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.worker import device_health
 from astrarium.serving.live.worker.batch_turn import BatchTurn, Clock
 from astrarium.serving.live.worker.models import WorkerModels, error_text
+from astrarium.serving.live.worker.slow_batches import SlowBatches
 
 
 class FrontendGone(BaseException):
@@ -34,7 +35,6 @@ class FrontendGone(BaseException):
 
 GAVE_UP = 75  # the exit status of a worker that cannot go on
 _QUIET = 0.05  # seconds without an order, or a ping (see LOOK_EVERY): nobody is in a hurry
-_TELL_SPLIT = 100_000_000  # nanoseconds
 _FIRST_LAUNCH = 1_000_000  # nanoseconds: what launching ahead may take, as long as nobody has measured it
 
 
@@ -72,8 +72,7 @@ class Worker:
         self._gpu_free = 0  # when the GPU is done with what it was given
         self._launch_time = _FIRST_LAUNCH
         self._leaving = False
-        self._split: Counter[int] = Counter()  # batches that were run in parts, by model, not told yet
-        self._split_told = 0  # when
+        self._slow = SlowBatches(clock, self.send)
         self._garbage = garbage
         self._unsettled = False  # models were loaded since the garbage keeper last looked at all there is
 
@@ -210,19 +209,10 @@ class Worker:
                 messages.BatchBroken(run, min(started, self._gpu_free), self._gpu_free, error_text(error))
             )
         self._running = None
-        self._count_parts(turn)
+        self._slow.add(turn)
+        self._slow.tell(idle=not self._turns)
         if self._garbage is not None:
             self._garbage.busy_moment()
-
-    def _count_parts(self, turn: BatchTurn) -> None:
-        """Tell how many batches were split, now and then: one by one that would cost the server too much."""
-        if turn.parts > 1:
-            self._split[turn.order.model] += 1
-        if self._split and (not self._turns or self._clock() - self._split_told > _TELL_SPLIT):
-            self._split_told = self._clock()
-            for model, count in self._split.items():
-                self.send(messages.BatchesSplit(model, count))
-            self._split.clear()
 
     def check_device(self, run: int) -> None:
         """Leave where the batch that failed has taken the GPU's context with it: no later one could run."""
