@@ -94,3 +94,5 @@ def test_clients_in_closed_loops_are_not_refused(tmp_path: Path) -> None:
             asyncio.run(all_loops(server, model, sizes, rounds=2))
             assert server.metric("astrarium_refused_total", model=model, reason="overloaded") == 0
         assert server.metric("astrarium_unaccounted") == 0
+        parts = ("network", "scheduler", "python")
+        assert all(server.metric("astrarium_path_seconds_total", part=part) > 0 for part in parts)

@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from astrarium.core.optional import extension
@@ -259,8 +259,9 @@ class LiveService:
         return self._timelines.trace(last)
 
     def _path_use(self) -> PathUse:
-        answered = self.networks.answered(len(self.plan.models))
-        return PathUse(answered, self.networks.cpu_time(), self.coordinator.cpu_time)
+        """Return what the path has done, in the event loop's thread and by accounts that are in sync."""
+        answered = sum(accounts.success.count for accounts in self.coordinator.accounts.models)
+        return PathUse(answered, self.networks.cpu_time(), self.coordinator.cpu_time, thread_time_ns())
 
     def _needed(self, model: int) -> Time:
         """Return how long the shortest call of a model takes once it has its inputs."""
@@ -275,7 +276,7 @@ class LiveService:
             try:
                 if looks % SYNC_EVERY == 0:
                     self.coordinator.sync()
-                self.path.look(self.clock())
+                    self.path.look(self.clock())
                 self.fleet.check_for_stuck()
                 self._calibration.ping_one(self.fleet.idle())
                 self.replanner.follow_drift()

@@ -63,7 +63,7 @@ class ServiceMetrics:
             "region_bytes": ("Bytes of these regions.", region_bytes),
             "kept_bytes": (kept, self.networks.kept_bytes()),
             "path_carries": (
-                "Calls a second that the path carries, by its busiest second of the last minute; 0: unknown.",
+                "Calls a second that the path carries, by the last minute's best busy second; 0: unknown.",
                 self.path.carries,
             ),
         }
@@ -88,9 +88,13 @@ class ServiceMetrics:
         left = "Connections over gRPC that were closed because of what their clients did, by reason."
         long_way = "Calls that went the long way, which costs about ten times as much, by reason."
         use = self.path.use()
-        path = {"network": use.network / SECOND, "scheduler": use.scheduler / SECOND}
+        path = {
+            "network": use.network / SECOND,
+            "scheduler": use.scheduler / SECOND,
+            "python": use.python / SECOND,
+        }
         return {
-            "path_seconds": ("CPU time of the threads that read, answer and decide on calls.", "part", path),
+            "path_seconds": ("CPU time of the threads that have to do with every call.", "part", path),
             "long_way": (long_way, "reason", self.long_way),
             "bad_requests": (bad, "status", self.client_errors.bad_requests),
             "connections_left": (left, "reason", self.networks.left()),

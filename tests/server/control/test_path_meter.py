@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from astrarium.core.quantities import SECOND
-from astrarium.server.path_meter import FEWEST, KEPT, PathMeter, PathUse, carried
+from astrarium.server.path_meter import KEPT, PathMeter, PathUse
 
 US = 1000
 
@@ -19,38 +19,41 @@ class Path:
         self.meter = PathMeter(2, lambda: self.use)
         self.meter.look(self.now)
 
-    def second(self, calls: int, network: int, scheduler: int) -> float:
+    def second(self, calls: int, network: int, scheduler: int = 2, python: int = 0) -> float:
         """Answer calls that cost so many microseconds each."""
-        calls_before, network_before, scheduler_before = self.use
-        self.use = PathUse(
-            calls_before + calls,
-            network_before + calls * network * US,
-            scheduler_before + calls * scheduler * US,
-        )
+        spent = (calls, *(calls * cost * US for cost in (network, scheduler, python)))
+        self.use = PathUse(*(before + new for before, new in zip(self.use, spent, strict=True)))
         self.now += SECOND
         self.meter.look(self.now)
         return self.meter.carries
 
 
-@pytest.mark.parametrize(("network", "scheduler", "carries"), [(20, 2, 100_000), (20, 20, 50_000)])
-def test_the_part_that_is_busiest_says_what_is_carried(network: int, scheduler: int, carries: int) -> None:
-    assert carried(PathUse(1000, 1000 * network * US, 1000 * scheduler * US), 2) == carries
+@pytest.mark.parametrize(
+    ("network", "scheduler", "python", "carries"),
+    [(20, 2, 0, 100_000), (20, 20, 0, 50_000), (40, 10, 200, 5000)],
+)
+def test_the_thread_that_has_most_to_do_says_what_is_carried(
+    network: int, scheduler: int, python: int, carries: int
+) -> None:
+    assert Path().second(10_000, network, scheduler, python) == carries
 
 
 def test_the_best_second_of_the_last_minute_counts_and_is_remembered() -> None:
     path = Path()
-    assert path.second(FEWEST, 40, 2) == 50_000
-    assert path.second(20 * FEWEST, 20, 2) == 100_000
-    assert path.second(FEWEST, 40, 2) == 100_000
+    assert path.second(5000, 40) == 50_000
+    assert path.second(20_000, 20) == 100_000
+    assert path.second(5000, 40) == 100_000
     for _ in range(1 + KEPT // SECOND):
-        carries = path.second(FEWEST, 50, 2)
+        carries = path.second(5000, 50)
     assert carries == 40_000
     for _ in range(2 * KEPT // SECOND):
-        carries = path.second(0, 0, 0)
+        carries = path.second(0, 0)
     assert carries == 40_000
 
 
-def test_few_calls_say_nothing() -> None:
-    """They cost what waking up for each costs."""
-    path = Path()
-    assert path.second(FEWEST - 1, 200, 50) == 0
+@pytest.mark.parametrize(
+    ("calls", "network", "carries"), [(1000, 190, 0), (1000, 200, 10_000), (99, 9000, 0), (0, 0, 0)]
+)
+def test_a_second_with_little_to_do_says_nothing(calls: int, network: int, carries: int) -> None:
+    """A call costs what waking up for it costs; large ones are work, however few they are."""
+    assert Path().second(calls, network) == carries

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from astrarium.core.quantities import Time
 from astrarium.server.contract import Stages
-from astrarium.server.control.accounts.tally import Tally
 from astrarium.server.timelines import Timelines
 
 if TYPE_CHECKING:
@@ -64,12 +63,6 @@ class Networks:
     def cpu_time(self) -> Time:
         """Return the CPU time that all network threads have had."""
         return sum(network.cpu_time() for network in self._networks)
-
-    def answered(self, models: int) -> int:
-        """Return how many calls of that many models they have answered."""
-        if not self._networks:
-            return 0
-        return sum(Tally(*self._exchange.tally(model)).success[0] for model in range(models))
 
     def accepted(self, models: int) -> int:
         """Return how many calls of that many models they have let in."""
