@@ -21,7 +21,7 @@ class Turbo final : public Policy {
     for (std::size_t index = 0; index < setup.models.size(); ++index) {
       const Model& model = setup.models[index];
       Lengths alike{{0}, {model.latency}};
-      queues_.push_back({{}, timeouts[index], model.max_batch(), model.lengths ? *model.lengths : std::move(alike)});
+      queues_.push_back({{}, timeouts[index], model.max_batch(), model.lengths ? *model.lengths : alike});
     }
   }
 
