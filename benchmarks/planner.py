@@ -16,7 +16,7 @@ import msgspec
 
 from _measure import Row, main
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.groups.runtime import GroupRuntime
 from astrarium.placement.igniter.model import WHOLE, GpuTraits, ModelTraits, TenantLoad, predict

@@ -14,7 +14,7 @@ import msgspec
 
 from _measure import Row, main
 from astrarium.core.quantities import SECOND
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.serving import zoo
 from astrarium_papers.symphony._subclusters import (
     Division,

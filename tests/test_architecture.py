@@ -58,7 +58,7 @@ CORE_EXCEPTIONS: dict[str, set[str]] = {
     "trace": {"pathlib"},  # writes and reads recordings; drivers call it, policies have no use for it
     "level": {"pathlib"},  # the type of the folders that reports write to
     "processes": {"numpy.random"},  # the type of the generator it is handed
-    "streams": {"numpy.random"},  # makes the random streams that others are handed
+    "random_streams": {"numpy.random"},  # makes the random streams that others are handed
     "distributions": {"numpy.random"},  # the type of the generator it is handed
     "lengths": {"numpy.random"},  # the type of the generator it is handed
 }

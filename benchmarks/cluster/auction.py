@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # what all benchmarks
 from _measure import Row, main
 from astrarium.cluster.auction.bids import Bid, BidOption, GpuPiece
 from astrarium.cluster.auction.goods import FreeMachine
-from astrarium.cluster.auction.partial import AuctionResult, auction
+from astrarium.cluster.auction.partial_allocation import AuctionResult, auction
 
 BAR = 350.0  # ms; Themis has 354 for one auction with Gurobi
 TESTBED = (4,) * 12 + (2,) * 8  # free GPUs of each machine, 64 in all

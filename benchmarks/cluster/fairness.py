@@ -26,7 +26,7 @@ from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import chosen, parse_choice
 from astrarium.core.engine import Engine
 from astrarium.core.quantities import Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.run.simulate import simulate
 from astrarium_papers.themis._workloads import TESTBED_LOAD, on_testbed
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.tuning import Workers
 from astrarium.tuning.live.random_states import random_states, restore_random, seed_all
 

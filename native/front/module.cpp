@@ -2,8 +2,8 @@
 #include <nanobind/nanobind.h>
 
 #include "exchange/bind_exchange.h"
-#include "front/bind_grpc.h"
-#include "front/bind_http1.h"
+#include "front/grpc/bind_grpc.h"
+#include "front/http1/bind_http1.h"
 
 NB_MODULE(_front, m) {
   m.doc() = "The native front of servers: threads that read calls, and what they share with the scheduler.";

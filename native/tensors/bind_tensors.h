@@ -13,8 +13,8 @@
 
 #include "tensors/batch_copy.h"
 #include "tensors/json/bytes_tensor.h"
+#include "tensors/json/large_tensor.h"
 #include "tensors/json/outline.h"
-#include "tensors/json/tensor.h"
 #include "tensors/model.h"
 #include "tensors/proto_tensor.h"
 

@@ -11,7 +11,7 @@ from papers.tests.elvinger.thesis_cases import vision
 from tests.support.placement.plans import planned
 
 from astrarium.core.quantities import SECOND
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.groups.runtime import GroupRuntime
 from astrarium.placement.interference import IgniterInterference, Interference, NoInterference

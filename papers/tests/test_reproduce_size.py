@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 
 from astrarium.core.profiles import ByLength
 from astrarium.core.quantities import MICROSECOND
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import Scenario, build
 from astrarium_papers.findings import Effort

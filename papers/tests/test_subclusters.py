@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium_papers.symphony._subclusters import (
     Division,
     Effort,

@@ -13,7 +13,7 @@ from astrarium.cluster.auction.capacity import PieceNeed
 from astrarium.cluster.auction.enumeration import are_few
 from astrarium.cluster.auction.goods import FreeMachine, classes, free_machines
 from astrarium.cluster.auction.packing import Packer
-from astrarium.cluster.auction.partial import auction
+from astrarium.cluster.auction.partial_allocation import auction
 from astrarium.cluster.auction.program import program
 from astrarium.cluster.auction.search import SearchEffort, best
 from astrarium.cluster.machines import Floor, Machine

@@ -11,7 +11,7 @@ from astrarium.cluster.auction.bids import Bid, BidOption, GpuPiece
 from astrarium.cluster.auction.capacity import PieceNeed
 from astrarium.cluster.auction.goods import MachineClass, classes
 from astrarium.cluster.auction.packing import Packer, Slack
-from astrarium.cluster.auction.partial import auction
+from astrarium.cluster.auction.partial_allocation import auction
 from astrarium.cluster.auction.search import SearchEffort
 from tests.support.cluster.auction_cases import best_by_trying, check_hands, fits, machines, rank
 

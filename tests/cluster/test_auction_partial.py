@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.auction import partial
+from astrarium.cluster.auction import partial_allocation
 from astrarium.cluster.auction.bids import Bid, BidOption
 from astrarium.cluster.auction.goods import FreeMachine
 from astrarium.cluster.auction.handout import kept
-from astrarium.cluster.auction.partial import auction
+from astrarium.cluster.auction.partial_allocation import auction
 from astrarium.cluster.auction.search import Assignment, best
 from tests.support.cluster.auction_cases import (
     assignments,
@@ -84,7 +84,7 @@ def test_programs_are_solved_only_where_they_matter(monkeypatch: pytest.MonkeyPa
         solves.append(len(arguments[1]))
         return best(*arguments)
 
-    monkeypatch.setattr(partial, "best", counted)
+    monkeypatch.setattr(partial_allocation, "best", counted)
     alike = [linear(bidder, 100.0, {1: 1.0}, 8) for bidder in range(6)]
     auction(machines(4, 4), [*alike, Bid(6, 2.0, (option([1], 1.99),))])
     assert solves == [7, 6]  # all, and without one of six alike; the last won nothing

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.auction.partial import AuctionResult, auction
+from astrarium.cluster.auction.partial_allocation import AuctionResult, auction
 from astrarium.cluster.auction.tally import AuctionTally, stopped_early, tally_of
 from astrarium.cluster.policies.fifo import Fifo
 from astrarium.cluster.policies.themis import Themis, round

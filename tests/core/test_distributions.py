@@ -27,7 +27,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.profiles import Application, Dynamic, Estimate, Linear, Table
 from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.core.quantities import Duration
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 
 
 def ms(count: int) -> Duration:

@@ -20,7 +20,7 @@ from astrarium.core.lengths import (
     WeightedLength,
     least_padded,
 )
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 
 ALL: list[LengthDistribution] = [
     ConstantLength(7),

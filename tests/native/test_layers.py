@@ -38,8 +38,7 @@ TOGETHER = {
     "policies/live_twins.h",
     "policies/twins.h",
     "tensors/bind_tensors.h",
-    "front/bind_http1.h",
-    "front/bind_grpc.h",
+    "front/module.cpp",
 }
 MOST = 20  # siblings in a folder
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)

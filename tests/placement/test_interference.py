@@ -14,7 +14,7 @@ from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError
 from astrarium.core.plain_data import read_yaml
 from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.placement.evaluation import TimeSpread, evaluate
 from astrarium.placement.gpu_share import share_factor
 from astrarium.placement.igniter.model import (

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.placement.evaluation import (
     TimeSpread,
     evaluate,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from astrarium.core.quantities import GIB, SECOND
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.interference import IgniterInterference, Interference, NoInterference
 from astrarium.placement.plan import Plan, check

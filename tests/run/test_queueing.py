@@ -10,7 +10,7 @@ import pytest
 
 from astrarium.core.engine import Engine
 from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.run.simulate import simulate
 from astrarium.serving.contract import Action, Dispatch, Event, Request, RequestArrived, Setup
 from astrarium.serving.ledger import Outcome

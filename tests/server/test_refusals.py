@@ -22,6 +22,7 @@ from astrarium.server.control.plan import plan
 from astrarium.serving.contract import Network
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import Ping
+from astrarium.serving.live.tensors import Tensor
 from astrarium.serving.scenario import load
 from tests.support.live_fakes import (
     FakeLoop,
@@ -125,7 +126,8 @@ def test_calls_that_are_refused_or_dropped_are_counted_where_the_model_is_to_bla
     calls = handler_of(stage)
     accounts = stage.coordinator.accounts.models[0]
     for timeout, declined in ((5 * MILLISECOND, 0), (None, 1)):
-        call = InferCall("m0", [], 1, stage.loop.now - 24 * MILLISECOND, timeout)
+        inputs = [Tensor("INPUT", "FP32", (1, 2), bytes(8))]
+        call = InferCall("m0", inputs, 1, stage.loop.now - 24 * MILLISECOND, timeout)
         with pytest.raises(Refused, match="cannot answer within"):
             asyncio.run(calls.infer(call))
         assert accounts.declined == declined

@@ -11,7 +11,7 @@ from astrarium.core.choice import parameters_of
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.run.simulate import simulate
 from astrarium.serving.contract import Action, BatchFinished, Event, ModelSpec, Request, RequestArrived, Setup
 from astrarium.serving.ledger import Outcome

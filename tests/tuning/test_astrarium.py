@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from astrarium.core.quantities import SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.testing.tuning_runs import play_groups
 from astrarium.tuning.contract import GpusChanged, GroupArrived, Put, RuntimeMeasured, Trial
 from astrarium.tuning.policies import tuning_policies

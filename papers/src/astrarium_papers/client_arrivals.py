@@ -8,7 +8,7 @@ from astrarium.core import processes
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.processes import Stretch, Times
 from astrarium.core.quantities import MILLISECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.serving.traces import read_trace
 
 

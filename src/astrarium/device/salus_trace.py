@@ -7,7 +7,7 @@ from itertools import accumulate
 import msgspec
 
 from astrarium.core.quantities import SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.device.salus import SalusWorkload, workloads
 
 MINUTE: Time = 60 * SECOND

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.tuning.spaces import Space, Values
 from astrarium.tuning.spaces import grid as grid_of
 

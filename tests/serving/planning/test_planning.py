@@ -17,6 +17,7 @@ from astrarium.placement.problem import ALONE, PlacementRequests, Problem, Shape
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.answer import Question, answered
 from astrarium.serving.planning.clusters import fewest_possible, sized
+from astrarium.serving.planning.gpu_use import uses
 from astrarium.serving.planning.growth import growth, narrowed, reason
 from astrarium.serving.planning.known import interference_named, measured_on_v100s
 from astrarium.serving.planning.load import PlanningLoad, grown, with_rates
@@ -29,7 +30,6 @@ from astrarium.serving.planning.search import (
     placement_policy,
 )
 from astrarium.serving.planning.sentences import path_line
-from astrarium.serving.planning.use import uses
 from astrarium.serving.scenario import Scenario, parse
 from tests.support.pipelines import PIPELINE, halved
 

@@ -10,7 +10,7 @@ from random import Random
 from astrarium.cluster.auction.bids import Bid, BidOption, GpuPiece
 from astrarium.cluster.auction.goods import FreeMachine
 from astrarium.cluster.auction.handout import kept
-from astrarium.cluster.auction.partial import AuctionResult, Share
+from astrarium.cluster.auction.partial_allocation import AuctionResult, Share
 from astrarium.cluster.auction.program import BILLION, program
 from astrarium.cluster.auction.search import Assignment, best
 

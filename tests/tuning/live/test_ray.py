@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.thorough]
 ray: Any = pytest.importorskip("ray")
 pytest.importorskip("torch")
 
-from astrarium.core.streams import stream  # noqa: E402
+from astrarium.core.random_streams import stream  # noqa: E402
 from astrarium.tuning.live.random_states import seed_all  # noqa: E402
 from astrarium.tuning.live.ray.backend import RayTrialBackend  # noqa: E402
 from astrarium.tuning.live.ray.cluster import GROUP, agent_placement  # noqa: E402

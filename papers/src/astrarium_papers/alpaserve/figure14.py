@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium_papers.alpaserve._common import workloads
 from astrarium_papers.alpaserve._common.cases import Case, Outcome

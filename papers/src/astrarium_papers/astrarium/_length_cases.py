@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any, NamedTuple
 
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.serving.scenario import Scenario, parse
 
 LONGEST = 512

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.placement.evaluation import Evaluation, evaluate
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Judge, Search, placement_policies

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.placement.gpu_share import demand_at
 from astrarium.placement.interference import SumPoint, Sums, Tenant
 from astrarium.placement.path import Delay, Path, Payload

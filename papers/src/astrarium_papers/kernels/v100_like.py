@@ -32,7 +32,7 @@ import numpy as np
 
 from astrarium.core.processes import Floats
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.gate.kernel_profiles import KernelProfile, KernelUse
 from astrarium_papers.kernels.trace import KernelTrace, modelled_use
 

@@ -30,7 +30,7 @@ from astrarium.core.arrivals import Arrivals, Ints
 from astrarium.core.distributions import Distribution, Samples
 from astrarium.core.profiles import Application, ByLength, Dynamic, Profile
 from astrarium.core.quantities import MICROSECOND, Duration
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.serving.level import serve
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import Scenario, build

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from astrarium.core.optional import extension
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.serving.policies.orloj.hull import HullQueue
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import count, islice
 
 from astrarium.core.quantities import Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.device.policies.turns import OneLane, Srtf
 from astrarium.device.salus_trace import TraceJob, trace
 from astrarium_papers.salus._settings import MINUTE

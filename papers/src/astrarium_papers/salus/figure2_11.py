@@ -14,7 +14,7 @@ from statistics import mean
 from typing import Any
 
 from astrarium.core.quantities import SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.core.trace import Step
 from astrarium.device import salus
 from astrarium.device.contract import IterationFinished, IterationWanted, Job

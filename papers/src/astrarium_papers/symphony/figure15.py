@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from astrarium.core.quantities import SECOND
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.serving import zoo
 from astrarium.serving.autoscale import AdviceOverTime, advice_over_time
 from astrarium.serving.contract import ModelSpec

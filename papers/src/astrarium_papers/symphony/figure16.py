@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.serving import zoo
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.symphony._subclusters import Division, Member, Subclusters, divide, random_search

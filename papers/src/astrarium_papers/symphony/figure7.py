@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from astrarium.core.errors import InputError
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.serving.goodput import capacity, search
 from astrarium.serving.scenario import Scenario, build
 from astrarium_papers.findings import Claim, Effort, Findings, Row

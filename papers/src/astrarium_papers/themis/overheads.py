@@ -17,11 +17,11 @@ import numpy as np
 from astrarium.cluster.agents.agent import AppAgent
 from astrarium.cluster.auction.bids import Bid
 from astrarium.cluster.auction.goods import free_machines
-from astrarium.cluster.auction.partial import auction
+from astrarium.cluster.auction.partial_allocation import auction
 from astrarium.cluster.contract import AppArrived, MachineJoined
 from astrarium.cluster.scenario.build import slowdowns
 from astrarium.cluster.state import ClusterState
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium_papers.findings import Effort, Findings, Row
 from astrarium_papers.themis._runs import CLUSTERS, STARTUP, built, scenario
 from astrarium_papers.themis._workloads import Drawing, drawn

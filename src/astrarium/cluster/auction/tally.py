@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from astrarium.cluster.auction.partial import AuctionResult
+from astrarium.cluster.auction.partial_allocation import AuctionResult
 
 
 class AuctionTally(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from astrarium.cluster.workloads.themis import successive_halving, sweeps
 from astrarium.cluster.workloads.traces import read_trace
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 
 MOST_JOBS = 1_000_000
 Arrival = tuple[Time, App]

@@ -11,7 +11,7 @@ import msgspec
 
 from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.backends.kubernetes.options import KubernetesOptions
-from astrarium.cluster.live.machine.keeping.grace import Grace
+from astrarium.cluster.live.machine.keeping.grace import GRACE, Grace
 from astrarium.cluster.scenario.tasks import command_words
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND, SECOND, Duration, write_duration
@@ -89,7 +89,7 @@ class LiveSection(msgspec.Struct, frozen=True):
     account: str | None = None
     options: tuple[str, ...] | None = None
     kubernetes: KubernetesOptions | None = None
-    grace: Duration = Duration(30 * SECOND)
+    grace: Duration = Duration(round(GRACE * SECOND))
     least: Duration = Duration(5 * SECOND)
     patience: Duration = Duration(10 * SECOND)
     progress: Duration = Duration(5 * SECOND)

@@ -9,7 +9,7 @@ import numpy as np
 
 from astrarium.core.arrivals import Arrivals
 from astrarium.core.quantities import Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan
 from astrarium.placement.problem import PlacementRequests, Problem

@@ -15,9 +15,9 @@ from astrarium.core.quantities import to_ms
 from astrarium.placement.gpu_share import share_factor
 from astrarium.placement.plan import Replica
 from astrarium.placement.problem import ALONE, PlacedModel
+from astrarium.serving.planning.gpu_use import busy_for
 from astrarium.serving.planning.load import judged, with_rates
 from astrarium.serving.planning.search import Attempt, Planning
-from astrarium.serving.planning.use import busy_for
 
 FARTHEST = 8.0
 CLOSE = 0.02  # factors are known to this part

@@ -18,7 +18,7 @@ from astrarium.core.arrivals import Ints
 from astrarium.core.errors import InputError
 from astrarium.core.processes import Times, merged
 from astrarium.core.quantities import SECOND, Rate, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge

@@ -11,7 +11,7 @@ from astrarium.run.plots import INK, color_of, margins, picture
 
 if TYPE_CHECKING:
     from astrarium.placement.plan import Replica
-    from astrarium.serving.planning.use import GpuUse, ReplicaUse
+    from astrarium.serving.planning.gpu_use import GpuUse, ReplicaUse
 
 
 _IDLE = "#f2f2f2"

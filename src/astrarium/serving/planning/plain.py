@@ -9,11 +9,11 @@ import msgspec
 from astrarium.placement.problem import Problem
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.answer import PlanningAnswer
+from astrarium.serving.planning.gpu_use import GpuUse
 from astrarium.serving.planning.growth import Growth
 from astrarium.serving.planning.search import (
     Attempt,
 )
-from astrarium.serving.planning.use import GpuUse
 
 
 def plain_answer(answer: PlanningAnswer) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError, read_from
 from astrarium.core.plain_data import read_yaml
 from astrarium.core.quantities import SECOND
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.placement.plan import Plan
 from astrarium.placement.plan_file import PlanEntry, read, written
 from astrarium.placement.problem import (

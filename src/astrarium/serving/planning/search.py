@@ -20,10 +20,10 @@ from astrarium.placement.problem import Problem
 from astrarium.serving.planned import judge as judging
 from astrarium.serving.planning import clusters, plans
 from astrarium.serving.planning.clusters import MOST_GPUS, sized
+from astrarium.serving.planning.gpu_use import GpuUse, overloaded, uses
 from astrarium.serving.planning.known import Known, Slowing, measured_on_v100s
 from astrarium.serving.planning.load import Judged, MakeJudge, PlanningLoad, judged
 from astrarium.serving.planning.speeds import Speeds
-from astrarium.serving.planning.use import GpuUse, overloaded, uses
 from astrarium.serving.scenario import Scenario
 
 DEFAULT_PLACEMENT = "planner"

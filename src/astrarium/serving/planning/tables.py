@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from astrarium.placement.plan import Replica
     from astrarium.placement.problem import Problem
     from astrarium.serving.planning.answer import PlanningAnswer
+    from astrarium.serving.planning.gpu_use import GpuUse, ReplicaUse
     from astrarium.serving.planning.growth import Growth
     from astrarium.serving.planning.load import Attained
     from astrarium.serving.planning.search import Attempt
-    from astrarium.serving.planning.use import GpuUse, ReplicaUse
 
 from astrarium.serving.planning.sentences import (
     growth_line,

@@ -13,7 +13,7 @@ from astrarium.core.errors import InputError, one_of
 from astrarium.core.lengths import LengthDistribution
 from astrarium.core.processes import Floats, Stretch, Times
 from astrarium.core.profiles import Dynamic, profile_by_length
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.serving.scenario.lengths import unknown_lengths
 from astrarium.serving.scenario.rates import spans
 from astrarium.serving.scenario.schema import Model, Scenario

@@ -11,7 +11,7 @@ from astrarium.core.distributions import Distribution
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.profiles import ByLength, Dynamic, Kinds, Profile
 from astrarium.core.quantities import Bytes, Time, write_bytes, write_duration
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.serving.contract import DynamicSpec, GpuSpec, Lengths, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler, serving_policies
 from astrarium.serving.policies.alike import AlikePolicy, Division

@@ -10,8 +10,8 @@ import msgspec
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.profiles import ByLength, BySize, Dynamic, profile_by_length
 from astrarium.core.quantities import Time
+from astrarium.core.random_streams import stream
 from astrarium.core.size_grid import Size
-from astrarium.core.streams import stream
 from astrarium.serving.scenario.schema import Model, Scenario
 from astrarium.serving.scenario.served import specs
 from astrarium.serving.scenario.tensor_entries import EMULATED

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from astrarium.core.quantities import MICROSECOND, MILLISECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.serving.contract import GpuJoined, GpuLeft, ModelSpec, Network, Request, Setup
 from astrarium.testing.serving.cases import (
     Case,

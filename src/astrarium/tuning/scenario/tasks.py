@@ -16,7 +16,7 @@ import msgspec
 from astrarium.core.decode import Decoder, check_keys
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.quantities import Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.tuning.live.training.workers import Emulated
 from astrarium.tuning.samplers import Goal
 from astrarium.tuning.scenario.schema import KnobEntry, TaskEntry

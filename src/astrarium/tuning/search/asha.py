@@ -14,8 +14,15 @@ from typing import Annotated
 import msgspec
 
 from astrarium.tuning.policies import searches
-from astrarium.tuning.search._rungs import Concurrency, Count, Eta, Iterations, concurrent_trials, totals
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials
+from astrarium.tuning.search.successive_halving import (
+    Concurrency,
+    Count,
+    Eta,
+    Iterations,
+    concurrent_trials,
+    totals,
+)
 
 
 @searches.register("asha")

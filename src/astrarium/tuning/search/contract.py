@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from astrarium.core.quantities import Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.tuning.samplers import Configuration, Goal, Sampler, Standing
 from astrarium.tuning.spaces import STEP, Space
 

@@ -17,8 +17,8 @@ import msgspec
 
 from astrarium.tuning.policies import searches
 from astrarium.tuning.search._brackets import BracketParameters, RunningBracket, brackets
-from astrarium.tuning.search._rungs import Count, Eta, Iterations, successive_halving, totals
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
+from astrarium.tuning.search.successive_halving import Count, Eta, Iterations, successive_halving, totals
 
 
 @searches.register("successive-halving")

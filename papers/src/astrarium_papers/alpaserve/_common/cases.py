@@ -16,7 +16,7 @@ import numpy as np
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import FOREVER, SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.placement.groups.layout import Clocks, Group, GroupLayout, Served, SmallInts, Tables
 from astrarium.placement.groups.runtime import DEFAULT, GroupRuntime
 from astrarium.placement.groups.simulation import simulate_groups

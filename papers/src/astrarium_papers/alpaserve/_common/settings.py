@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from astrarium.core.quantities import SECOND
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.placement.groups.layout import Group, GroupLayout, Served, Tables
 from astrarium.placement.groups.runtime import DEFAULT, GroupRuntime
 from astrarium.placement.groups.simulation import SimulatedRequests, simulate_groups

@@ -18,7 +18,7 @@ from typing import Any
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium.core.quantities import Duration
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.themis.authors import rivals
 from astrarium_papers.themis.authors.rivals import OneByOne, Rank

@@ -35,7 +35,7 @@ from astrarium.cluster.state import ClusterState
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine
 from astrarium.core.quantities import SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.run.simulate import simulate
 from astrarium_papers.themis._runs import jain
 from astrarium_papers.themis.authors.loss_seeds import loss_seeds

@@ -37,7 +37,7 @@ from astrarium.cluster.policies.themis.parameters import ThemisParameters
 from astrarium.cluster.policies.themis.round import Round
 from astrarium.cluster.state import ClusterState
 from astrarium.core.quantities import Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 
 
 @cluster_policies.register("themis")

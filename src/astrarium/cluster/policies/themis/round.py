@@ -11,7 +11,7 @@ from typing import NamedTuple
 from astrarium.cluster.agents.participants import Participant
 from astrarium.cluster.auction.goods import FreeMachine, free_machines
 from astrarium.cluster.auction.handout import kept
-from astrarium.cluster.auction.partial import AuctionResult, Share, auction
+from astrarium.cluster.auction.partial_allocation import AuctionResult, Share, auction
 from astrarium.cluster.auction.tally import stopped_early
 from astrarium.cluster.contract import Grant
 from astrarium.cluster.policies._lease_ends import lease_end

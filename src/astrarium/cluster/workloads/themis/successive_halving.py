@@ -13,7 +13,7 @@ import msgspec
 
 from astrarium.cluster.contract import Job
 from astrarium.cluster.workloads.apps import DrawnApp
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 
 CONFIGURATIONS = (4, 8, 16, 32)
 MOST_GPUS_HALVING = 8

@@ -36,7 +36,7 @@ from astrarium.cluster.workloads.traces import TraceJob
 from astrarium.core.errors import InputError
 from astrarium.core.processes import Floats
 from astrarium.core.quantities import SECOND, Time
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 
 APPS = 85
 SINGLE_SHARE = 0.1

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic, monotonic_ns
 from typing import Any, cast
 
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 from astrarium.tuning.live.backend import Checkpoint, Ending, Iterated
 from astrarium.tuning.live.checkpoints import read, write
 from astrarium.tuning.live.random_states import seed_all

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from astrarium.core.streams import stream
+from astrarium.core.random_streams import stream
 
 
 def test_a_stream_depends_on_seed_and_names_only() -> None:
