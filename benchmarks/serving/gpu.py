@@ -2,14 +2,16 @@
 tokens (1 kB), both in half precision with CUDA graphs, everything else as a user gets it without tuning.
 
     python benchmarks/serving/gpu.py --beside litserve triton
+    python benchmarks/serving/gpu.py --lengths texts --beside litserve triton
     python benchmarks/serving/gpu.py --models --twelve
 
 For each: what `astrarium profile` measures, the goodput that the simulator promises with that profile,
 latency while it is quiet, the goodput over HTTP (SLO 25 ms, 99 % in time), and at that goodput how busy the
 GPU is; the share in time at half, .8 and all of it, beside what the simulator says; what is kept of it at two
-and three times the rate. Twelve models, six of each kind, share the GPU by Zipf's law. LitServe's and
-Triton's encoder run beside ours. Weights, tokens and images are random: a GPU is faster at zeros. Needs
-torch, torchvision and a GPU.
+and three times the rate. Twelve models, six of each kind, share the GPU by Zipf's law. With --lengths an
+encoder reads texts of 16 to 512 tokens (SLO 50 ms). LitServe and Triton run beside ours with the encoder, or
+with those texts. Weights, tokens and images are random: a GPU is faster at zeros. Needs torch, torchvision
+and a GPU.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ from _shared import keep, parser
 from on_gpu import lengths
 from on_gpu.cases import at_rates, beside, measured, twelve
 from on_gpu.models import MODELS, Model
+from on_gpu.others import PEERS
 from on_gpu.scenario import SLO_MS
-from on_gpu.servers import PEERS
 from on_gpu.table import show
+from on_gpu.token_models import ENCODER, TEXTS, TokenModel
 from search import Plan
 
 from run import cpu
@@ -62,13 +65,23 @@ def plans(options: argparse.Namespace, chosen: Sequence[Model], plan: Plan) -> l
         for model in lengths.TEXTS
         if model.name in options.lengths
     ]
+    if options.lengths:
+        measures += others(options.beside, TEXTS, texts)
     measures += [
         partial(measured, model=model, graphs=graphs == "graphs", policy=policy, plan=plan)
         for model, graphs, policy in product(chosen, options.graphs, options.policies)
     ]
-    for peer in (PEERS[name] for name in options.beside):
-        measures += [partial(beside, plan=plan, peer=peer, settings=settings) for settings in peer.settings]
+    if ENCODER.name in options.models:
+        measures += others(options.beside, ENCODER, plan)
     return measures + [partial(twelve, plan=plan)] * options.twelve
+
+
+def others(names: Sequence[str], model: TokenModel, plan: Plan) -> list[Measure]:
+    return [
+        partial(beside, plan=plan, peer=PEERS[name], model=model, settings=settings)
+        for name in names
+        for settings in model.settings[name]
+    ]
 
 
 def arguments() -> argparse.Namespace:
@@ -76,7 +89,9 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--seconds", type=float, default=5.0, help="of each run, 5 unless given")
     options.add_argument("--repeats", type=int, default=1, help="of the search for goodput, 1 unless given")
     names = [model.name for model in MODELS]
-    options.add_argument("--models", nargs="*", default=names, choices=names, help="both unless given")
+    options.add_argument(
+        "--models", nargs="*", choices=names, help="both unless given, or none where --lengths is"
+    )
     texts = [model.name for model in lengths.TEXTS]
     options.add_argument(
         "--lengths",
@@ -93,7 +108,10 @@ def arguments() -> argparse.Namespace:
     )
     options.add_argument("--policies", nargs="+", default=[""], help="the default one unless given")
     options.add_argument("--beside", nargs="+", default=[], choices=PEERS, help="they must be installed")
-    return options.parse_args()
+    given = options.parse_args()
+    if given.models is None:
+        given.models = [] if given.lengths else names
+    return given
 
 
 def circumstances(day: Any) -> dict[str, Any]:

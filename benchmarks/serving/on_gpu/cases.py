@@ -1,4 +1,4 @@
-"""What is measured: a model, twelve of them, another server with the encoder, or single rates."""
+"""What is measured: a model, twelve of them, another server with one of them, or single rates."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from search import Plan
 
 from on_gpu.load_on_server import once, served
 from on_gpu.models import MODELS, Model
+from on_gpu.others import LitServe, TritonGraphed
 from on_gpu.scenario import ZIPF, profiled, promise, written
-from on_gpu.servers import LitServe, OnGpu, TritonEncoder
+from on_gpu.servers import OnGpu
+from on_gpu.token_models import TokenModel
 
 GUESS = 2000.0  # requests/s, where the search for a peer's goodput begins
 
@@ -26,7 +28,8 @@ def measured(folder: Path, model: Model, graphs: bool, policy: str, plan: Plan) 
     table = profiled(scenario, model.name, model)
     promised = promise(scenario)
     say(f"{model.name} profiled; promised {promised:.0f} requests/s")
-    facts = {"model": model.name, "graphs": graphs, "policy": policy or "default", "profile": table}
+    facts: dict[str, Any] = {"model": model.name, "requests": model.name, "graphs": graphs}
+    facts |= {"policy": policy or "default", "profile": table}
     result = {**facts, "promised": promised, **served(OnGpu(models, scenario), 0.9 * promised, plan)}
     say(f"{model.name}: long way {result['long_way']}, collections {result['collections']}")
     return result
@@ -48,10 +51,10 @@ def twelve(folder: Path, plan: Plan) -> dict[str, Any]:
 
 
 def beside(
-    folder: Path, plan: Plan, peer: type[LitServe | TritonEncoder], settings: Settings
+    folder: Path, plan: Plan, peer: type[LitServe | TritonGraphed], model: TokenModel, settings: Settings
 ) -> dict[str, Any]:
-    facts = {"model": "encoder", "server": f"{peer.name}, {settings}"}
-    return {**facts, **served(peer(folder), GUESS, plan, settings)}
+    facts = {"model": model.name, "requests": model.name, "server": f"{peer.name}, {settings}"}
+    return {**facts, **served(peer(folder, model), GUESS, plan, settings)}
 
 
 def at_rates(folder: Path, model: Model, rates: Sequence[float], plan: Plan) -> None:

@@ -5,16 +5,17 @@ Without a mask its answers change by padding, so only equal lengths share a batc
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import yaml
 from _shared import say
 from load import Template, offer
@@ -22,6 +23,7 @@ from peers.peer import Running
 from search import Plan, usable
 
 from on_gpu.load_on_server import QUIET, served, spread
+from on_gpu.models import infer
 from on_gpu.scenario import COMMAND, promise
 from on_gpu.servers import OnGpu
 
@@ -56,10 +58,10 @@ class Layer(nn.Module):
 class Texts(nn.Module):
     """Reads the first token's state, as BERT does."""
 
-    def __init__(self):
+    def __init__(self, layers):
         super().__init__()
         self.words = nn.Embedding(30522, 768)
-        self.layers = nn.ModuleList(Layer() for _ in range(12))
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
         self.head = nn.Linear(768, 2)
 
     def forward(self, TOKENS, MASK=None):
@@ -70,9 +72,9 @@ class Texts(nn.Module):
         return self.head(x[:, 0])
 
 
-def texts():
+def texts(layers=12):
     torch.manual_seed(0)
-    return Texts().eval()
+    return Texts(layers).eval()
 '''
 
 
@@ -106,7 +108,13 @@ def by_length(folder: Path, model: TextModel, plan: Plan) -> dict[str, Any]:
     promised = promise(scenario)
     say(f"{model.name} profiled; promised {promised:.0f} requests/s")
     server = TextServer(model.name, scenario)
-    facts = {"model": model.name, "graphs": True, "policy": "default", "promised": promised}
+    facts = {
+        "model": model.name,
+        "requests": "texts",
+        "graphs": True,
+        "policy": "default",
+        "promised": promised,
+    }
     result = {**facts, **served(server, 0.8 * promised, plan)}
     with server.running(1, server.settings[0]) as running:
         result["alone"] = {length: quiet(running, model.name, length, plan) for length in SHOWN}
@@ -163,14 +171,14 @@ class TextServer(OnGpu):
 
 
 def requests(name: str, lengths: Sequence[int]) -> tuple[Template, ...]:
-    return tuple(request(name, length, number) for length in lengths for number in range(DIFFERENT))
+    return tuple(infer(name, "TOKENS", "INT64", tokens, weight) for tokens, weight in items(lengths))
 
 
-def request(name: str, length: int, number: int) -> Template:
-    tokens = np.random.default_rng((length, number)).integers(WORDS, size=length)
-    data = tokens.astype(np.int64).tobytes()
-    tensor = {"name": "TOKENS", "datatype": "INT64", "shape": [1, length]}
-    inputs = [{**tensor, "parameters": {"binary_data_size": len(data)}}]
-    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
-    headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
-    return Template(f"/v2/models/{name}/infer", head + data, headers, WEIGHTS[length] / DIFFERENT)
+def items(lengths: Sequence[int] = tuple(WEIGHTS)) -> list[tuple[npt.NDArray[np.int64], float]]:
+    """Return texts of these lengths, the same every time, each with the weight of a request with it."""
+    several = product(lengths, range(DIFFERENT))
+    return [(text(length, number), WEIGHTS[length] / DIFFERENT) for length, number in several]
+
+
+def text(length: int, number: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng((length, number)).integers(WORDS, size=length).astype(np.int64)

@@ -30,11 +30,11 @@ class Vision(torch.nn.Module):
 
 
 class Encoder(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, layers):
         super().__init__()
         layer = torch.nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True, norm_first=True)
         self.words = torch.nn.Embedding(30522, 768)
-        self.layers = torch.nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
+        self.layers = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = torch.nn.Linear(768, 2)
 
     def forward(self, TOKENS):
@@ -46,9 +46,9 @@ def resnet50():
     return Vision().eval()
 
 
-def encoder():
+def encoder(layers=12):
     torch.manual_seed(0)
-    return Encoder().eval()
+    return Encoder(layers).eval()
 '''
 
 
@@ -79,9 +79,14 @@ def requests(name: str, model: Model, weight: float = 1.0) -> tuple[Template, ..
 
 
 def request(name: str, model: Model, number: int, weight: float) -> Template:
-    data = model.item(number).tobytes()
-    tensor = {"name": model.tensor, "datatype": model.datatype, "shape": [1, *model.shape]}
-    inputs = [{**tensor, "parameters": {"binary_data_size": len(data)}}]
+    return infer(name, model.tensor, model.datatype, model.item(number), weight)
+
+
+def infer(name: str, tensor: str, datatype: str, item: npt.NDArray[Any], weight: float) -> Template:
+    """Return a request of the protocol's version 2 with one item, in binary both ways."""
+    data = item.tobytes()
+    described = {"name": tensor, "datatype": datatype, "shape": [1, *item.shape]}
+    inputs = [{**described, "parameters": {"binary_data_size": len(data)}}]
     head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
     return Template(f"/v2/models/{name}/infer", head + data, headers, weight)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from on_gpu.load_on_server import SHARES
@@ -19,10 +21,11 @@ def show(results: list[dict[str, Any]]) -> None:
         "in time at .5, .8, 1: live",
         "simulated",
         "CPU us",
+        "over the best other",
     )
     print(f"| | {' | '.join(columns)} |\n| --- |{' --- |' * len(columns)}")
     for result in results:
-        print(f"| {title(result)} | {' | '.join(cells(result))} |")
+        print(f"| {title(result)} | {' | '.join([*cells(result), over_others(result, results)])} |")
 
 
 def cells(result: dict[str, Any]) -> list[str]:
@@ -51,3 +54,15 @@ def title(result: dict[str, Any]) -> str:
     graphs = "" if result["graphs"] else ", no graphs"
     policy = "" if result["policy"] == "default" else f", {result['policy']}"
     return f"{result['model']}{graphs}{policy}"
+
+
+def over_others(result: dict[str, Any], results: Sequence[dict[str, Any]]) -> str:
+    """Return our goodput over the best of other servers, for the same requests in this run."""
+    others = [
+        median(each["goodput"])
+        for each in results
+        if "server" in each and each["requests"] == result.get("requests")
+    ]
+    if "server" in result or not others:
+        return ""
+    return f"{median(result['goodput']) / max(others):.1f}" if max(others) else "nothing in time there"

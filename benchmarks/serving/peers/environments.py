@@ -47,10 +47,14 @@ def make(name: str) -> None:
     (folder / COMPLETE).touch()
 
 
-def versions(name: str) -> dict[str, str]:
+def packages(name: str) -> Path:
+    """Return the folder of a peer's packages in its environment."""
+    return next((HOME / name / "lib").glob("python*/site-packages"))
+
+
+def versions(name: str, folder: Path | None = None) -> dict[str, str]:
     """Return the versions of the packages that the table names, for the results."""
-    libraries = (HOME / name / "lib").glob("python*/site-packages")
-    installed = {d.name: d.version for d in distributions(path=[str(folder) for folder in libraries])}
+    installed = {d.name: d.version for d in distributions(path=[str(folder or packages(name))])}
     wanted = [re.split(r"[\[<>=]", package)[0] for package in PACKAGES[name]]
     return {package: installed[package] for package in wanted if package in installed}
 

@@ -36,10 +36,12 @@ class Settings:
     max_batch: int = 0
     delay_ms: float = 0.0
     mode: str = ""
+    instances: int = 1  # of the model on each GPU
 
     def __str__(self) -> str:
         batching = f"batches of up to {self.max_batch}, {self.delay_ms:g} ms" if self.max_batch else ""
-        return ", ".join(filter(None, (batching, self.mode)))
+        instances = f"{self.instances} instances" if self.instances > 1 else ""
+        return ", ".join(filter(None, (batching, self.mode, instances)))
 
 
 def grid(

@@ -1,7 +1,8 @@
 """Triton Inference Server with a model repository of its own: dynamic batching, Python backend.
 
-The server is the one inside PyTriton's wheel. It looks for its Python stub beside the backend, so the backend
-is laid out anew with the stub of our version of Python.
+The server is the one inside PyTriton's wheel: the wheel that our own Python can import, or else the one in
+its environment. The server looks for its Python stub beside the backend, so the backend is laid out anew with
+the stub of our version of Python.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
 
 from load import Template
 
+from . import environments
 from .peer import APPS, V2_BODY, Peer, Place, Settings, grid
 
 REJECTING = ("rejects after 12 ms", "rejects after 18 ms")  # in the queue
@@ -21,7 +24,7 @@ name: "{model}"
 backend: "python"
 max_batch_size: {max_batch}
 {tensors}
-instance_group [{{ count: {gpus} kind: KIND_CPU }}]
+instance_group [{{ count: {instances} kind: KIND_CPU }}]
 dynamic_batching {{
   max_queue_delay_microseconds: {delay_us}
   {queue_policy}
@@ -61,12 +64,13 @@ output [{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }]"""
         version.mkdir(parents=True)
         for file in self.files:
             (version / file.name).symlink_to(file)
-        policy = QUEUE_POLICY.format(int(settings.mode.split()[2]) * 1000) if settings.mode else ""
+        rejects = settings.mode in REJECTING
+        policy = QUEUE_POLICY.format(int(settings.mode.split()[2]) * 1000) if rejects else ""
         config = CONFIG.format(
             model=self.model,
             tensors=self.tensors,
             max_batch=settings.max_batch,
-            gpus=gpus,
+            instances=gpus * settings.instances,
             delay_us=round(settings.delay_ms * 1000),
             queue_policy=policy,
         )
@@ -87,8 +91,16 @@ output [{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }]"""
         path = f"{Path(self.python).parent}:{os.environ['PATH']}"
         return {"LD_LIBRARY_PATH": ":".join(map(str, libraries)), "PATH": path}
 
+    def versions(self) -> dict[str, str]:
+        return environments.versions(self.environment, self._package())
+
     def _package(self) -> Path:
-        return next(Path(self.python).parents[1].glob("lib/python*/site-packages"))
+        """Return the folder that the wheel was unpacked in."""
+        found = find_spec("pytriton")
+        if found and found.origin:
+            return Path(found.origin).parents[1]
+        environments.python(self.environment)
+        return environments.packages(self.environment)
 
     def template(self) -> Template:
         return Template(f"/v2/models/{self.model}/infer", V2_BODY)
