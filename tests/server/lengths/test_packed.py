@@ -89,7 +89,8 @@ def together(server: Server, model: str, calls: Sequence[Rows], kind: str = "FP3
 
 
 def numbers(length: int) -> list[float]:
-    return np.random.default_rng(length).uniform(1, 2, length).astype(np.float32).tolist()
+    drawn = np.random.default_rng(length).uniform(1, 2, length).astype(np.float32)
+    return [float(number) for number in drawn]
 
 
 def test_a_mean_is_the_same_in_every_company(server: Server) -> None:

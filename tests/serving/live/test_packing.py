@@ -12,7 +12,7 @@ import pytest
 from astrarium.core.errors import InputError
 from astrarium.serving.live.backends import backends, batches, checked_options, examples, own_requests
 from astrarium.serving.live.backends.answers import result
-from astrarium.serving.live.backends.contract import LoadedModel, ModelFailed, ModelFiles, Place
+from astrarium.serving.live.backends.contract import Batch, LoadedModel, ModelFailed, ModelFiles, Place
 from astrarium.serving.live.fills import length_of, marked, sized
 from astrarium.serving.live.packing import check_outputs, offsets_of, unlike
 from astrarium.serving.live.tensors import Array, TensorSpec
@@ -141,7 +141,7 @@ def test_without_leave_every_item_runs_alone() -> None:
     assert [list(part.places) for part in parts] == [[0], [1], [2]]
     assert [part.batch.inputs["OFFSETS"].tolist() for part in parts] == [[0, 2], [0, 3], [0, 2]]
     assert [list(part.batch.applications) for part in parts] == [[0], [1], [2]]
-    equal = batches.Batch(2, {"X": np.ones((2, 3), np.float32)}, [0, 0])
+    equal = Batch(2, {"X": np.ones((2, 3), np.float32)}, [0, 0])
     assert [list(part.places) for part in Packing(PACKED).parts(equal)] == [[0], [1]]
 
 
@@ -151,8 +151,8 @@ def test_what_no_trial_has_tried_runs_alone() -> None:
     types = [np.zeros(length, np.int8) for length in (2, 0, 5, 3)]
     items = UnequalItems(4, {**items_of(2, 0, 3, 3).arrays, "TYPES": types})
     assert [list(part.places) for part in Packing(specs, True).parts(items)] == [[0, 3], [1], [2]]
-    uneven = {"X": np.ones((2, 3), np.float32), "TYPES": np.ones((2, 4), np.int8)}
-    assert [list(part.places) for part in Packing(specs, True).parts(batches.Batch(2, uneven))] == [[0], [1]]
+    uneven: dict[str, Array] = {"X": np.ones((2, 3), np.float32), "TYPES": np.ones((2, 4), np.int8)}
+    assert [list(part.places) for part in Packing(specs, True).parts(Batch(2, uneven))] == [[0], [1]]
 
 
 def test_inputs_of_unequal_length_are_told() -> None:

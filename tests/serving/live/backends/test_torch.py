@@ -224,11 +224,10 @@ TOKENS = TensorSpec("TOKENS", "INT64", (-1,), ranges=((1, 64),))
 OFFSETS = TensorSpec("OFFSETS", "INT64", ())
 
 
-def packed_mean(home: Path, outputs: Any = ()) -> Any:
+def packed_mean(home: Path) -> Any:
     (home / "packed.py").write_text(PACKED)
     options = {"model": "packed.py:Mean"}
-    fills = {"offsets": "OFFSETS", "pack": True}
-    files = ModelFiles("m", "torch", options, (TOKENS, OFFSETS), outputs, 8, home, **fills)
+    files = ModelFiles("m", "torch", options, (TOKENS, OFFSETS), (), 8, home, offsets="OFFSETS", pack=True)
     return backends.get("torch")(files, Place())
 
 

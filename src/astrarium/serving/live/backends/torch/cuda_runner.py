@@ -357,7 +357,7 @@ class CudaRunner:
         pinned = slot.outputs.get(name)
         shape = tuple(tensor.shape)
         if pinned is None or pinned.dtype != tensor.dtype or pinned.numel() < prod(shape):
-            room = (max(shape[0], self._largest) * prod(shape[1:]),)
+            room = (max(prod(shape), self._largest * prod(shape[1:])),)
             pinned = slot.outputs[name] = self._torch.empty(room, dtype=tensor.dtype, pin_memory=True)
         return pinned[: prod(shape)].view(shape).copy_(tensor, non_blocking=True)
 
