@@ -20,13 +20,14 @@ import argparse
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from _shared import keep, parser
-from on_gpu import lengths
+from on_gpu import lengths, recommender
 from on_gpu.cases import at_rates, beside, measured, twelve
 from on_gpu.models import MODELS, Model
 from on_gpu.others import PEERS
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def plans(options: argparse.Namespace, chosen: Sequence[Model], plan: Plan) -> list[Measure]:
-    texts = Plan(plan.seconds, plan.warmup, plan.tolerance, plan.repeats, lengths.SLO_MS)
+    texts = replace(plan, slo_ms=lengths.SLO_MS)
     measures: list[Measure] = [
         partial(lengths.by_length, model=model, plan=texts)
         for model in lengths.TEXTS
@@ -73,6 +74,9 @@ def plans(options: argparse.Namespace, chosen: Sequence[Model], plan: Plan) -> l
     ]
     if ENCODER.name in options.models:
         measures += others(options.beside, ENCODER, plan)
+    if options.recommender:
+        small = replace(plan, slo_ms=recommender.SLO_MS)
+        measures.append(partial(recommender.recommender, plan=small))
     return measures + [partial(twelve, plan=plan)] * options.twelve
 
 
@@ -100,6 +104,7 @@ def arguments() -> argparse.Namespace:
         choices=texts,
         help="texts of unequal length, without or with a mask",
     )
+    options.add_argument("--recommender", action="store_true", help="50 us a batch: the path is full first")
     options.add_argument("--rates", nargs="+", type=float, help="only these, without a search")
     options.add_argument("--twelve", action="store_true", help="twelve models on the GPU, too")
     options.add_argument("--suffix", default="", help="of the name of the results")

@@ -249,18 +249,15 @@ class AnswerWriter {
     const Shape& shape = layout.shapes[wanted.output];
     for (std::size_t axis = 1; axis < shape.size(); ++axis) json_ += ',', number(shape[axis]);
     json_ += ']';
-    if (wanted.place.is_given()) output_in_region(call, layout, wanted);
-    else if (wanted.binary) binary_output(call, layout, wanted);
-    else if (!json_output(call, layout, wanted)) return false;
+    const bool is_whole = wanted.place.is_given() || data_of_output(call, layout, wanted);
     json_ += '}';
-    return true;
+    return is_whole;
   }
 
-  void output_in_region(const Call& call, const ReplyLayout& layout, const Wanted& wanted) {
-    json_ += R"(,"parameters":{"shared_memory_region":)", quoted(wanted.place.region);
-    json_ += R"(,"shared_memory_byte_size":)", number(layout.size_of_all(call.rows, wanted.output));
-    if (wanted.place.at) json_ += R"(,"shared_memory_offset":)", number(wanted.place.at);
-    json_ += '}';
+  bool data_of_output(const Call& call, const ReplyLayout& layout, const Wanted& wanted) {
+    if (!wanted.binary) return json_output(call, layout, wanted);
+    binary_output(call, layout, wanted);
+    return true;
   }
 
   void binary_output(const Call& call, const ReplyLayout& layout, const Wanted& wanted) {

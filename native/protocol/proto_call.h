@@ -298,7 +298,7 @@ class ProtoAnswerWriter {
   std::size_t size() const { return size_; }  // with the prefix
 
  private:
-  enum Number : unsigned { kName = 1, kVersion = 2, kId = 3, kOutputs = 5, kRaw = 6, kShape = 3, kParameters = 4 };
+  enum Number : unsigned { kName = 1, kVersion = 2, kId = 3, kOutputs = 5, kRaw = 6, kShape = 3 };
 
   void tag(unsigned number, std::size_t size) { text_ += static_cast<char>(number << 3 | kSized), varint(text_, size); }
   void string(unsigned number, std::string_view text) { tag(number, text.size()), text_ += text; }
@@ -320,30 +320,8 @@ class ProtoAnswerWriter {
     string(kName, spec.name);
     string(kVersion, spec.type->name);
     string(kShape, shape_);
-    if (wanted.place.is_given()) place(wanted.place, layout.size_of_all(call.rows, output));
     inner_ = std::exchange(text_, std::move(whole));
     string(kOutputs, inner_);
-  }
-
-  // In which region the output lies.
-  void place(const RegionPlace& place, std::size_t size) {
-    std::string value;
-    const auto number = [&value](std::size_t number) {
-      value = static_cast<char>(2 << 3 | kVarint);
-      varint(value, number);
-    };
-    value = static_cast<char>(3 << 3 | kSized);
-    varint(value, place.region.size());
-    parameter("shared_memory_region", value += place.region);
-    number(size), parameter("shared_memory_byte_size", value);
-    if (place.at) number(place.at), parameter("shared_memory_offset", value);
-  }
-  void parameter(std::string_view name, std::string_view value) {
-    std::string whole = std::exchange(text_, {});
-    string(1, name);
-    string(2, value);
-    std::swap(whole, text_);
-    string(kParameters, whole);
   }
 
   // The text is whole now, and stays where it is.

@@ -149,7 +149,15 @@ def test_goodput_adds_its_names(call: Any, scenario: Path) -> None:
     assert shown["seeds"] == [1, 2]
     assert shown["offered_rate"] == pytest.approx(shown["goodput"], rel=0.15)
     assert {"attainment", "models", "gpus"} <= shown.keys()
+    assert (shown["promised"], shown["limit"]) == (shown["goodput"], "GPUs")
     assert Path("good/plots/goodput.png").is_file()
+
+
+def test_goodput_promises_no_more_than_the_path_carries(call: Any, scenario: Path) -> None:
+    shown = call("goodput", "small.yaml", "-o", "workload.duration=1s", "-o", "server.carries=5/s", "--seeds",
+                 "1", "--json", "--no-folder").json  # fmt: skip
+    assert shown["goodput"] > 5
+    assert (shown["promised"], shown["limit"]) == (5, "path")
 
 
 def test_tables_for_people(call: Any, scenario: Path) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -19,12 +18,10 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from astrarium.cli.serving.serve import curl_line
 from astrarium.core.optional import extension
 from astrarium.serving.live import limits
 from astrarium.serving.live.ranges import RANGES, is_real
 from astrarium.serving.live.tensors import BF16, DATATYPES, Array, TensorSpec, to_bfloat16, to_bytes
-from astrarium.serving.scenario.server_options import ServerOptions
 from tests.support.server.fakes import WAYS, Served, served
 from tests.support.server.native_network import OPEN, binary, running
 
@@ -280,10 +277,3 @@ def test_a_large_request_is_refused_once_all_of_it_is_here(piece: int) -> None:
             assert (accepted, declined, refused["bad_request"]) == (2, 0, 2)
 
     asyncio.run(run())
-
-
-@pytest.mark.parametrize(("values", "shown"), [(None, 1), ((0, 9), 1), ((5, 9), 5), ((-3, -2), -2)])
-def test_the_request_that_serve_suggests_is_within_the_limits(values: Any, shown: int) -> None:
-    card = replace(OPEN, inputs=(TensorSpec("IN", "INT64", (2,), values),))
-    running_server: Any = SimpleNamespace(service=SimpleNamespace(cards=lambda: [card]))
-    assert f'"data":[{shown},{shown}]' in curl_line(running_server, "http://x", ServerOptions())

@@ -98,12 +98,14 @@ def spread(run: Result) -> dict[str, float]:
 
 
 def counters(server: Running) -> dict[str, Any]:
-    """What the server itself says of its ways and of its garbage collector."""
+    """What the server itself says of its ways, its garbage collector, and what its path carries."""
     with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     labelled = re.compile(r'astrarium_(long_way|collections)_total\{\w+="(.*)"\} (.*)')
     matches = [match for text in lines if (match := labelled.match(text))]
-    return {
+    counted = {
         name: {match[2]: float(match[3]) for match in matches if match[1] == name}
         for name in ("long_way", "collections")
     }
+    [carries] = [text.split()[-1] for text in lines if text.startswith("astrarium_path_carries ")]
+    return {**counted, "carries": float(carries)}

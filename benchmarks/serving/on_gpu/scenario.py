@@ -58,7 +58,7 @@ def profiled(scenario: Path, name: str, model: Model) -> dict[int, str]:
 
 
 def promise(scenario: Path) -> float:
-    return float(output_of("goodput", str(scenario), "--seeds", "1")["goodput"])
+    return float(output_of("goodput", str(scenario), "--seeds", "1")["promised"])
 
 
 def simulated(scenario: Path, rate: float) -> float:

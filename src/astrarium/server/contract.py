@@ -129,6 +129,7 @@ class ModelCard:
     refusing: str = ""  # why it is no use to be READY: calls are taken, and all of them are turned away
     failing: str = ""  # why hardly any call is taken, although the model is loaded: all of them failed
     padding: tuple[str, str] = "", ""  # "safe" or "changes" where an input is open; and why
+    packed: bool = False  # it takes items one after another: then `padding` is about that
     sizes: tuple[tuple[int, ...], ...] = ()  # that the shapes of its items are numbered by, if they are
 
     @property

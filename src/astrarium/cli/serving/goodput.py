@@ -55,7 +55,8 @@ def goodput(
         goodput_table(run.label, goodputs),
         [lambda plots: draw_probes(goodputs, plots / "goodput.png")],
     )
-    results = output.Results([run], title, [table], struct_as_dict(goodputs), draw=drawn)
+    promise = {"promised": goodputs.promised, "limit": goodputs.limit}
+    results = output.Results([run], title, [table], {**struct_as_dict(goodputs), **promise}, draw=drawn)
     output.finish(context, at, results, json, not no_outcomes)
 
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from math import prod
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from astrarium.cli.opening import check_served
 from astrarium.cli.options import Overrides, ServingFile
+from astrarium.cli.serving.curl_line import curl_line
 from astrarium.core.errors import InputError, read_from
 from astrarium.core.quantities import counted
 
 if TYPE_CHECKING:
     from astrarium.server.running import RunningServer
-    from astrarium.serving.live.tensors import TensorSpec
     from astrarium.serving.scenario import Scenario
-    from astrarium.serving.scenario.server_options import ServerOptions
 
 Port = Annotated[int | None, typer.Option(metavar="PORT", help="Instead of the file's; 0 is any free one.")]
 Host = Annotated[str | None, typer.Option(metavar="HOST", help="Instead of the file's (127.0.0.1).")]
@@ -97,29 +94,3 @@ def _announce(scenario: Scenario, running: RunningServer) -> None:
     print(f"  metrics {address}/metrics   timeline {address}/timeline   API {address}/openapi.json")
     print("try:")
     print(f"  {curl_line(running, address, scenario.server)}", flush=True)
-
-
-def curl_line(running: RunningServer, address: str, options: ServerOptions) -> str:
-    """A request for a model that is loaded, preferably a real one."""
-
-    import msgspec
-
-    from astrarium.serving.live.backends import examples
-
-    cards = [card for card in running.service.cards() if card.state == "READY"]
-    card = next((card for card in cards if card.platform != "emulated"), cards[0])
-    inputs = [
-        {"name": spec.name, "datatype": spec.datatype, "shape": shape, "data": _example(spec, shape)}
-        for spec in card.inputs
-        for shape in [[1, *examples.shape_of(spec, min)]]
-    ]
-    body = msgspec.json.encode({"inputs": inputs}).decode()
-    trust = f"--cacert {quote(options.tls.cert)} " if options.tls else ""
-    key = '-H "Authorization: Bearer $KEY" ' if options.api_keys else ""
-    return f"curl -s {trust}{key}{address}/v2/models/{quote(card.name)}/infer -d {quote(body)}"
-
-
-def _example(spec: TensorSpec, shape: list[int]) -> list[object]:
-    low, high = spec.values or (1, 1)
-    fill: object = {"BYTES": "hello", "BOOL": True}.get(spec.datatype, min(max(1, low), high))
-    return [fill] * prod(shape)

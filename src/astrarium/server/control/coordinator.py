@@ -69,6 +69,7 @@ class Coordinator:
         self.accounts = Accounts([model.name for model in plan.models], len(plan.workers), clock)
         for model in plan.models:
             self.accounts.models[model.index].numbered = bool(model.sizes)
+            self.accounts.models[model.index].packed = model.packed
         self.fleet: Fleet | None = None  # these three need a coordinator before they can be made
         self.repository: Repository | None = None
         self.calibration: Calibration | None = None

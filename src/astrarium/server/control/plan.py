@@ -45,6 +45,10 @@ class ModelPlan:
         return next(iter(self.files.values())).backend
 
     @property
+    def packed(self) -> bool:
+        return next(iter(self.files.values())).pack
+
+    @property
     def sizes(self) -> tuple[tuple[int, ...], ...]:
         return next(iter(self.files.values())).sizes
 

@@ -75,6 +75,7 @@ class Entry:
             priorities=plan.priorities,
             padding=self.padding,
             sizes=plan.sizes,
+            packed=plan.packed,
         )
 
 

@@ -176,10 +176,9 @@ def written_answer(card: ModelCard, request: GrpcCall, request_id: str, answer: 
     for name in request.outputs:
         tensor = outputs[name]
         part = request.places.get(name)
-        output = response.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
+        response.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
         if part is not None:
             part.write(tensor)
-            _fill(output.parameters, part.parameters(len(tensor.data)))
         response.raw_output_contents.append(bytes(tensor.data) if part is None else b"")
     return response
 
@@ -194,11 +193,3 @@ def _places(card: ModelCard, request: Any, rows: int, regions: ClientRegions) ->
         if output.parameters
     }
     return {name: part for name, part in places.items() if part is not None}
-
-
-def _fill(parameters: Any, values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        if isinstance(value, str):
-            parameters[name].string_param = value
-        else:
-            parameters[name].int64_param = value

@@ -230,20 +230,18 @@ def written_answer(card: ModelCard, call: HttpCall, answer: InferAnswer) -> tupl
         part.write(tensors[name])
     in_body = {name: is_binary for name, is_binary in call.outputs.items() if name not in call.places}
     binary = [tensors[name].data for name, is_binary in in_body.items() if is_binary]
-    outputs = [
-        _output(tensors[name], is_binary, call.places.get(name)) for name, is_binary in call.outputs.items()
-    ]
+    outputs = [_output(tensors[name], in_body.get(name)) for name in call.outputs]
     json = _encode(wire.InferResponse(card.name, card.version, outputs, call.id))
     if not binary:
         return [JSON], json
     return [_BINARY, (HEADER_LENGTH, b"%d" % len(json))], b"".join([json, *binary])
 
 
-def _output(tensor: Tensor, binary: bool, part: RegionPart | None = None) -> wire.OutputTensor:
+def _output(tensor: Tensor, binary: bool | None) -> wire.OutputTensor:
+    """Return how an answer tells an output; *binary* is None for one in a region: no more is said of it."""
     shape = list(tensor.shape)
-    if part is not None:
-        parameters = part.parameters(len(tensor.data))
-        return wire.OutputTensor(tensor.name, tensor.datatype, shape, parameters=parameters)
+    if binary is None:
+        return wire.OutputTensor(tensor.name, tensor.datatype, shape)
     if binary:
         return wire.OutputTensor(
             tensor.name, tensor.datatype, shape, parameters={"binary_data_size": len(tensor.data)}

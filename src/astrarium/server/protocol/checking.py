@@ -11,6 +11,7 @@ from astrarium.core.optional import extension
 from astrarium.core.quantities import FOREVER, MICROSECOND, Time
 from astrarium.server.contract import Kind, ModelCard, Refused
 from astrarium.serving.live.limits import violation
+from astrarium.serving.live.packing import unlike
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Tensor, TensorSpec
 
 LARGEST_PRIORITY = 2**32 - 1
@@ -63,6 +64,7 @@ def placed_inputs(card: ModelCard, announced: Sequence[Described], limit: int) -
     if len({tensor.spec.name for tensor in placed}) != len(specs):
         raise _wrong_names(card, announced)
     _check_same_rows(card, placed)
+    _check_same_lengths(card, placed)
     return placed
 
 
@@ -114,6 +116,14 @@ def _check_same_rows(card: ModelCard, placed: list[CheckedTensor]) -> None:
         if other.shape[0] != placed[0].shape[0]:
             expected = f"{placed[0].shape[0]} rows, as in {placed[0].field}"
             raise bad(f"{other.field}.shape", list(other.shape), expected, card.name)
+
+
+def _check_same_lengths(card: ModelCard, placed: list[CheckedTensor]) -> None:
+    """Check that inputs that are packed are equally long: the model is told offsets once, for all of them."""
+    if places := unlike([tensor.spec for tensor in placed], [tensor.shape for tensor in placed]):
+        first, other = (placed[place] for place in places)
+        expected = f"{first.shape[1]}, as {first.spec.name} has in {first.field}"
+        raise bad(f"{other.field}.shape[1]", other.shape[1], expected, card.name)
 
 
 def in_card_order(card: ModelCard, tensors: list[Tensor]) -> list[Tensor]:

@@ -68,9 +68,10 @@ def model_config(card: ModelCard) -> ModelConfig:
 
 
 def _padding(card: ModelCard) -> dict[str, str]:
-    """Return whether padding is safe or changes the model's answers, and how that showed."""
+    """Return whether padding, or packing, is safe or changes the model's answers, and how that showed."""
     verdict, reason = card.padding
-    words = {"padding": verdict, "padding_reason": reason}
+    name = "packing" if card.packed else "padding"
+    words = {name: verdict, f"{name}_reason": reason}
     return {name: text for name, text in words.items() if text}
 
 

@@ -24,6 +24,8 @@ def why_long(card: ModelCard) -> str:
     """Return why no request of the model can go the short way now; empty where they can."""
     if card.state != "READY" or card.failing:
         return "not_ready"
+    if sum(spec.packed for spec in card.inputs) > 1:
+        return "packed"  # whether several inputs are equally long is checked there
     names = [card.name, *(spec.name for spec in (*card.inputs, *card.outputs))]
     return "" if card.outputs and all(name.isascii() and name.isprintable() for name in names) else "names"
 

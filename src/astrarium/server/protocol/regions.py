@@ -35,11 +35,6 @@ class RegionPart(NamedTuple):
     size: int
     field: str  # of the tensor in its request
 
-    def parameters(self, size: int) -> dict[str, Any]:
-        """Return what an answer says of an output of so many bytes that lies here."""
-        place = {_REGION: self.region.name, _SIZE: size}
-        return {**place, _OFFSET: self.at} if self.at else place
-
     def read(self, model: str) -> bytes:
         data = self.region.read(self.at, self.size)
         if data is None:

@@ -131,7 +131,8 @@ class ModelConfig(Struct):
     output: list[TensorConfig]
     dynamic_batching: DynamicBatching
     model_transaction_policy: TransactionPolicy
-    # The limits of inputs, in JSON: `values:NAME`, `finite:NAME`, `shape:NAME`; `padding`, `padding_reason`.
+    # The limits of inputs, in JSON: `values:NAME`, `finite:NAME`, `shape:NAME`; `padding` (or `packing`) and
+    # its reason.
     parameters: dict[str, ModelParameter] = {}
 
 

@@ -1,6 +1,7 @@
-"""Inputs that the server fills itself tell a model what is padding: lengths of items, or a mask over them.
+"""Inputs that the server fills itself tell a model what its items are: their lengths, or a mask over them.
 
-A scenario names them (`lengths: LENGTHS`, `mask: ATTENTION_MASK`); clients neither see nor send them.
+A scenario names them (`lengths: LENGTHS`, `mask: ATTENTION_MASK`, `offsets: OFFSETS` of what is packed);
+clients neither see nor send them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from astrarium.core.errors import InputError, one_of
+from astrarium.serving.live import packing
 from astrarium.serving.live.ranges import RANGES, Sizes, is_real
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, Fill, TensorSpec, to_bfloat16
 
@@ -36,22 +38,41 @@ def axes_of(specs: Iterable[TensorSpec]) -> list[list[Axis]]:
     return list(axes.values())
 
 
-def marked(specs: Sequence[TensorSpec], lengths: str, mask: str) -> tuple[TensorSpec, ...]:
-    """Return the inputs, with a `fill` where the server fills one; InputError where it cannot be filled."""
-    kinds = {name: kind for name, kind in ((lengths, "lengths"), (mask, "mask")) if name}
-    if lengths and lengths == mask:
-        raise InputError("mask", mask, "another input than that of `lengths`")
+def marked(
+    specs: Sequence[TensorSpec], lengths: str = "", mask: str = "", offsets: str = "", pack: bool = False
+) -> tuple[TensorSpec, ...]:
+    """Return the inputs, with a `fill` where the server fills one; InputError where it cannot be filled.
+
+    With *pack*, those with an open dimension are packed.
+    """
+    named = {
+        kind: name for kind, name in (("lengths", lengths), ("mask", mask), ("offsets", offsets)) if name
+    }
+    kinds = _kinds([spec.name for spec in specs], named)
+    packing.check_fills(pack, named)
     known = {spec.name: spec for spec in specs}
-    for name, kind in kinds.items():
-        if name not in known:
-            raise InputError(kind, name, f"the name of an input: {one_of(list(known), name)}")
-    axes = [axis[0] for axis in axes_of(spec for spec in specs if spec.name not in kinds)]
+    open_axes = axes_of(spec for spec in specs if spec.name not in kinds)
+    axes = [axis[0] for axis in open_axes]
+    if pack:
+        packing.check_axes(axes)
     for name, kind in kinds.items():
         _check_axes(name, kind, axes)
-        check = _check_lengths if kind == "lengths" else _check_mask
-        check(known[name], [(axis, known[axis[0]].sizes_of(axis[1])) for axis in axes])
+        _CHECKS[kind](known[name], [(axis, known[axis[0]].sizes_of(axis[1])) for axis in axes])
     fills = {name: Fill(kind, tuple(axes)) for name, kind in kinds.items()}
-    return tuple(replace(spec, fill=fills.get(spec.name)) for spec in specs)
+    packed = {name for axis in open_axes for name, _ in axis} if pack else ()
+    return tuple(replace(spec, fill=fills.get(spec.name), packed=spec.name in packed) for spec in specs)
+
+
+def _kinds(known: Sequence[str], named: Mapping[str, str]) -> dict[str, str]:
+    """Return how each of the *named* inputs is filled."""
+    kinds: dict[str, str] = {}
+    for kind, name in named.items():
+        if name in kinds:
+            raise InputError(kind, name, f"another input than that of `{kinds[name]}`")
+        if name not in known:
+            raise InputError(kind, name, f"the name of an input: {one_of(list(known), name)}")
+        kinds[name] = kind
+    return kinds
 
 
 def _check_axes(name: str, kind: str, axes: Sequence[Axis]) -> None:
@@ -83,6 +104,13 @@ def _check_mask(spec: TensorSpec, axes: Sequence[tuple[Axis, Sizes | None]]) -> 
         raise InputError("mask", f"{spec.name} {list(spec.shape)}", expected)
 
 
+def _check_offsets(spec: TensorSpec, axes: Sequence[tuple[Axis, Sizes | None]]) -> None:
+    packing.check_offsets(spec)
+
+
+_CHECKS = {"lengths": _check_lengths, "mask": _check_mask, "offsets": _check_offsets}
+
+
 def check_sizes(specs: Sequence[TensorSpec], sizes: Sequence[Shape]) -> None:
     """Refuse the sizes of a profile where items have more open dimensions, or fewer."""
     axes = [f"dimension {place} of {name}" for (name, place), *_ in axes_of(specs)]
@@ -102,18 +130,21 @@ def _sized(spec: TensorSpec, size_of: Mapping[Axis, int]) -> Shape:
 
 
 def length_of(specs: Iterable[TensorSpec], arrays: Mapping[str, Array]) -> int:
-    """Return how long the items of a batch are; 0 where they have no length, or are of several axes."""
+    """Return how long the items of a batch are; 0 where they have no length, several, or are packed."""
+    specs = list(specs)
     axes = axes_of(specs)
-    if len(axes) != 1:
+    if len(axes) != 1 or packing.is_packed(specs):
         return 0
     name, place = axes[0][0]
     return int(arrays[name].shape[1 + place])
 
 
 def complete(specs: Iterable[TensorSpec], arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return a batch's inputs with those that the server fills, where nothing was padded."""
+    """Return the inputs of stacked items with those that the server fills, where nothing was padded."""
+    specs = list(specs)
     own = {name: [array.shape[1:]] * len(array) for name, array in arrays.items()}
-    return filled(specs, arrays, own)
+    packed = {spec.name: packing.flat(arrays[spec.name]) for spec in specs if spec.packed}
+    return filled(specs, {**arrays, **packed}, own)
 
 
 def filled(
@@ -130,8 +161,10 @@ def _filled(
     spec: TensorSpec, fill: Fill, arrays: Mapping[str, Array], own: Mapping[str, Sequence[Shape]]
 ) -> Array:
     lengths = [np.array([shape[place] for shape in own[name]], np.int64) for name, place in fill.axes]
+    kind = DATATYPES[spec.datatype]
+    if fill.kind == "offsets":
+        return packing.offsets_of(lengths[0]).astype(kind)
     if fill.kind == "lengths":
-        kind = DATATYPES[spec.datatype]
         return np.stack(lengths, axis=1).astype(kind).reshape(len(lengths[0]), *spec.shape)
     padded = [arrays[name].shape[1 + place] for name, place in fill.axes]
     return _mask(spec, lengths, padded)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from astrarium.core.quantities import SECOND, Time
-from astrarium.serving.live import fills
-from astrarium.serving.live.backends import examples
+from astrarium.serving.live import fills, packing
+from astrarium.serving.live.backends import batches, examples
 from astrarium.serving.live.backends.contract import Batch, Launching, LoadedModel, graph_runner
 from astrarium.serving.live.backends.own_requests import drawn
 from astrarium.serving.live.backends.stacking import stack
@@ -223,7 +223,10 @@ def _alone(model: LoadedModel, inputs: Mapping[str, Array]) -> Time:
 
 
 def _together(model: LoadedModel, requests: Sequence[Mapping[str, Any]]) -> Batch:
-    arrays = {name: stack([np.asarray(inputs[name]) for inputs in requests]) for name in requests[0]}
+    items = {name: [np.asarray(inputs[name]) for inputs in requests] for name in requests[0]}
+    if packing.is_packed(model.inputs):
+        return batches.packed(model.inputs, items)
+    arrays = {name: stack(column) for name, column in items.items()}
     own = {name: [np.shape(inputs[name]) for inputs in requests] for name in arrays}
     return Batch(len(requests), fills.filled(model.inputs, arrays, own) if model.inputs else arrays)
 

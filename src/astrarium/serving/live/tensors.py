@@ -36,10 +36,11 @@ class Fill(NamedTuple):
     """A fill says what the server puts into an input that no client sends, of each item.
 
     `lengths` are the item's sizes along the axes; a `mask` is 1 where the item has elements along them, and 0
-    where it was padded. An axis is a dimension of another input.
+    where it was padded. An axis is a dimension of another input. `offsets` say where the items of a packed
+    batch begin, and where the last one ends: there is one more of them than items.
     """
 
-    kind: str  # "lengths" or "mask"
+    kind: str  # "lengths", "mask" or "offsets"
     axes: tuple[tuple[str, int], ...]
 
 
@@ -49,7 +50,8 @@ class TensorSpec:
 
     An input may be limited to `values` from one to another, both included, or to `finite` ones: calls with
     others are refused (`limits.py`). Its open dimensions may be limited to `ranges`, one for each dimension
-    or none at all. An input with a `fill` is not sent by clients.
+    or none at all. An input with a `fill` is not sent by clients. A `packed` one has the items of a batch one
+    after another along their first dimension, which is open.
     """
 
     name: str
@@ -59,6 +61,7 @@ class TensorSpec:
     finite: bool = False
     ranges: tuple[Sizes | None, ...] = ()
     fill: Fill | None = None
+    packed: bool = False
 
     @property
     def is_limited(self) -> bool:

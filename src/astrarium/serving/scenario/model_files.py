@@ -32,7 +32,8 @@ def files_of_model(scenario: Scenario, name: str, table: Sequence[Time], kind: s
     options = dict(model.backend.options)
     if model.backend.name == EMULATED:
         options = _emulated(model, name, scenario.seed, table, kind)
-    inputs = marked(specs(model.inputs), model.lengths, model.mask) if model.inputs else ()
+    fills = model.lengths, model.mask, model.offsets, model.pack
+    inputs = marked(specs(model.inputs), *fills) if model.inputs else ()
     return ModelFiles(
         name,
         model.backend.name,
@@ -45,6 +46,8 @@ def files_of_model(scenario: Scenario, name: str, table: Sequence[Time], kind: s
         sizes=_sizes(model),
         lengths=model.lengths,
         mask=model.mask,
+        offsets=model.offsets,
+        pack=model.pack,
     )
 
 

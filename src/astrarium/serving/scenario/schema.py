@@ -55,6 +55,8 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: tuple[TensorEntry, ...] = ()
     lengths: str = ""  # an input that the server fills with the lengths of the items
     mask: str = ""  # an input that the server fills with ones, and with zeros where an item was padded
+    pack: bool = False  # open inputs have the items of a batch one after another, without padding
+    offsets: str = ""  # an input that the server fills with where packed items begin, and the last one ends
     preprocess: str | Tokenization | None = None  # in the frontend: Python code, FILE:NAME, or a tokenizer
     accepts: tuple[TensorEntry, ...] = ()  # what clients send to it; none: what the model takes
     priorities: dict[Priority, Duration] = {}  # objectives that a request may choose instead of `slo`

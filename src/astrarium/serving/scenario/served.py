@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +40,10 @@ def check_sizes(entry: ModelEntry, profile: Profile, field: str) -> None:
     by_length = profile_by_length(profile)
     if not entry.inputs or not isinstance(by_length, BySize):
         return
-    from astrarium.serving.live.fills import check_sizes, marked
+    from astrarium.serving.live.fills import check_sizes
 
     try:
-        check_sizes(marked(specs(entry.inputs), entry.lengths, entry.mask), by_length.sizes)
+        check_sizes(_marked(entry), by_length.sizes)
     except InputError as error:
         raise error.at(field) from None
 
@@ -74,14 +75,19 @@ def server_options(options: ServerOptions, base: Path, serving: bool) -> ServerO
 
 def read_backend(entry: ModelEntry, name: str, base: Path) -> BackendChoice:
     """Return a model's backend; one without is emulated, and nothing is imported for it."""
-    if entry.backend is None:
-        return BackendChoice()
     field = f"models.{name}.backend"
+    if entry.backend is None:
+        if entry.pack:
+            raise InputError(
+                field, None, f"{BACKEND_FORM}: what `pack` is for (the model is emulated without)"
+            )
+        return BackendChoice()
     backend, options = _only_choice(entry.backend, field)
     from astrarium.serving.live.backends.contract import ModelFiles
 
     tensors = specs(entry.inputs), specs(entry.outputs)
     files = ModelFiles(name, backend, options, *tensors, entry.max_batch, base, entry.lengths, entry.mask)
+    files = replace(files, offsets=entry.offsets, pack=entry.pack)
     return BackendChoice(backend, _options(files, field))
 
 
@@ -117,14 +123,22 @@ def _check_tensors(tensors: tuple[TensorEntry, ...], field: str) -> None:
 
 def _check_filled(entry: ModelEntry, field: str) -> None:
     """Check the inputs that the server fills; a worker does it where a model file tells the inputs."""
-    if not entry.inputs or not (entry.lengths or entry.mask):
+    if not entry.inputs or not (entry.lengths or entry.mask or entry.offsets or entry.pack):
         return
-    from astrarium.serving.live.fills import marked
+    from astrarium.serving.live.packing import check_outputs
 
     try:
-        marked(specs(entry.inputs), entry.lengths, entry.mask)
+        _marked(entry)
+        if entry.pack:
+            check_outputs(specs(entry.outputs))
     except InputError as error:
         raise error.at(field) from None
+
+
+def _marked(entry: ModelEntry) -> tuple[TensorSpec, ...]:
+    from astrarium.serving.live.fills import marked
+
+    return marked(specs(entry.inputs), entry.lengths, entry.mask, entry.offsets, entry.pack)
 
 
 def _check_unlimited(outputs: tuple[TensorEntry, ...], field: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.serving.live.backends import backends, checked_options
+from astrarium.serving.live.backends import backends, batches, checked_options
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place
 from astrarium.serving.live.tensors import TensorSpec
 from tests.support.paths import ROOT
@@ -161,3 +161,51 @@ def test_the_request_of_the_examples_is_the_first_of_them() -> None:
     values = np.array([tensor["data"]], np.float32)
     loaded = load(MODELS / "digits.onnx").run(Batch(1, {"IMAGE": values})).outputs["PROBABILITIES"]
     assert loaded.argmax() == label
+
+
+def packed_files(folder: Path, outputs: Any, **options: Any) -> ModelFiles:
+    """A model of packed items: the numbers, negated, and how many of them each item has."""
+    helper, kinds = onnx.helper, onnx.TensorProto
+    tensors = [
+        helper.make_tensor_value_info(name, kind, [size])
+        for name, kind, size in (
+            ("X", kinds.FLOAT, "total"),
+            ("OFFSETS", kinds.INT64, "ends"),
+            ("Y", kinds.FLOAT, "total"),
+            ("LONG", kinds.INT64, "batch"),
+        )
+    ]
+    numbers = {"first": 0, "second": 1, "last": -1, "end": 1 << 30}
+    constants = [helper.make_tensor(name, kinds.INT64, [1], [number]) for name, number in numbers.items()]
+    nodes = [
+        helper.make_node("Neg", ["X"], ["Y"]),
+        helper.make_node("Slice", ["OFFSETS", "second", "end"], ["ENDS"]),
+        helper.make_node("Slice", ["OFFSETS", "first", "last"], ["STARTS"]),
+        helper.make_node("Sub", ["ENDS", "STARTS"], ["LONG"]),
+    ]
+    graph = helper.make_graph(nodes, "packed", tensors[:2], tensors[2:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, str(folder / "packed.onnx"))
+    inputs = TensorSpec("X", "FP32", (-1,), ranges=((1, 64),)), TensorSpec("OFFSETS", "INT64", ())
+    options = {"model": str(folder / "packed.onnx"), **options}
+    return ModelFiles("m", "onnx", options, inputs, outputs, 8, offsets="OFFSETS", pack=True)
+
+
+def test_packed_items_come_and_go_one_after_another(tmp_path: Path) -> None:
+    outputs = TensorSpec("Y", "FP32", (-1,)), TensorSpec("LONG", "INT64", ())
+    files = packed_files(tmp_path, outputs)
+    checked_options(files)
+    model: Any = backends.get("onnx")(files, Place())
+    assert [spec.packed for spec in model.inputs] == [True, False]
+    items = [np.ones(1, np.float32), np.arange(3, dtype=np.float32)]
+    answer = model.run(batches.packed(model.inputs, {"X": items})).outputs
+    assert [item.tolist() for item in answer["Y"]] == [[-1], [0, -1, -2]]
+    assert answer["LONG"].tolist() == [1, 3]
+
+
+def test_what_a_packed_file_cannot_tell_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="outputs: expected a list of the outputs: with `pack`"):
+        checked_options(packed_files(tmp_path, ()))
+    alone = packed_files(tmp_path, (TensorSpec("Y", "FP32", (-1,)),), batched=False)
+    with pytest.raises(InputError, match="batched: expected true beside `pack`"):
+        checked_options(alone)

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.serving.live.backends import backends, checked_options
+from astrarium.serving.live.backends import backends, batches, checked_options
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place
 from astrarium.serving.live.backends.torch import graph_sizes
+from astrarium.serving.live.backends.torch.graph_shapes import shapes_of
 from astrarium.serving.live.tensors import BF16, DATATYPES, TensorSpec, to_bfloat16
+from astrarium.serving.live.worker.packing import together
+from astrarium.serving.live.worker.padding_trial import tried
 from tests.serving.live.backends.torch_models import NET, X, files, load, net, rows
 
 torch = pytest.importorskip("torch")
@@ -201,3 +204,49 @@ def test_options_are_checked_before_anything_is_loaded(home: Path, options: Any,
 )
 def test_which_sizes_become_graphs(graphs: Any, largest: int, sizes: list[int]) -> None:
     assert graph_sizes(ModelFiles("m", "torch", {"graphs": graphs}, max_batch=largest)) == sizes
+
+
+PACKED = """
+import torch
+
+
+class Mean(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(50, 4)
+
+    def forward(self, tokens, offsets):
+        vectors = self.table(tokens)
+        means = torch.segment_reduce(vectors, "mean", offsets=offsets, initial=0)
+        return {"MEAN": means, "EACH": vectors.sum(dim=1)}
+"""
+TOKENS = TensorSpec("TOKENS", "INT64", (-1,), ranges=((1, 64),))
+OFFSETS = TensorSpec("OFFSETS", "INT64", ())
+
+
+def packed_mean(home: Path) -> Any:
+    (home / "packed.py").write_text(PACKED)
+    options = {"model": "packed.py:Mean"}
+    files = ModelFiles("m", "torch", options, (TOKENS, OFFSETS), (), 8, home, offsets="OFFSETS", pack=True)
+    return backends.get("torch")(files, Place())
+
+
+def test_packed_items_are_answered_as_alone(home: Path) -> None:
+    model = packed_mean(home)
+    assert model.outputs == (TensorSpec("MEAN", "FP32", (4,)), TensorSpec("EACH", "FP32", (-1,)))
+    assert model.inputs[0].values == (0, 49)
+    model.warm_up([1, 8])
+    assert tried(model, together(model.inputs), 8, careful=True).padding == "safe"
+    chance = np.random.default_rng(0)
+    items = [chance.integers(50, size=length) for length in chance.integers(1, 64, 8)]
+    packed = model.run(batches.packed(model.inputs, {"TOKENS": items})).outputs
+    for place, item in enumerate(items):
+        alone = model.run(batches.packed(model.inputs, {"TOKENS": [item]})).outputs
+        assert packed["MEAN"][place] == pytest.approx(alone["MEAN"][0], abs=1e-6)
+        assert packed["EACH"][place].tolist() == alone["EACH"][0].tolist()
+
+
+def test_no_graph_is_of_packed_batches(home: Path) -> None:
+    inputs = packed_mean(home).inputs
+    shapes = shapes_of(ModelFiles("m", "torch", buckets=(8, 16), max_batch=4), inputs, with_graphs=True)
+    assert (shapes.axis, dict(shapes.largest)) == (None, {})

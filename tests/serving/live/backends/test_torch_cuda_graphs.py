@@ -16,10 +16,11 @@ import pytest
 from astrarium.serving.live.backends import backends
 from astrarium.serving.live.backends import torch as torch_backend
 from astrarium.serving.live.backends.contract import Batch, Place
-from astrarium.serving.live.backends.torch import cuda_runner, programs
+from astrarium.serving.live.backends.torch import cuda_runner, graph_shapes, programs
 from astrarium.serving.live.backends.torch.cuda_runner import CudaBatch, CudaRunner
 from astrarium.serving.live.backends.torch.graph_shapes import GraphShape, GraphShapes, first_sizes
 from astrarium.serving.live.backends.torch.programs import Program
+from astrarium.serving.live.fills import marked
 from astrarium.serving.live.messages import plain_files
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import preparing
@@ -314,6 +315,24 @@ def test_open_dimensions_run_without_graphs() -> None:
     check(cuda, 2)
     check(cuda, 3)
     assert model.calls == [2, 3]
+
+
+def test_packed_batches_run_without_graphs_and_bring_all_elements_back() -> None:
+    fake = FakeCuda()
+    inputs = TensorSpec("X", "FP32", (-1,)), TensorSpec("OFFSETS", "INT64", ())
+    packed = marked(inputs, offsets="OFFSETS", pack=True)
+    program = Program(lambda x, offsets: {"EACH": x * 2, "LONG": offsets.diff()}, packed)
+    outputs = [TensorSpec("EACH", "FP32", (-1,)), TensorSpec("LONG", "INT64", ())]
+    shapes = graph_shapes.shapes_of(files(Path(), "net.py:Net", max_batch=8), packed, with_graphs=True)
+    cuda = CudaRunner(fake, program, outputs, "cuda:0", shapes)
+    assert not cuda.capture(shapes.planned([1, 8])[0], "m")
+    for lengths in ([1, 4], [9, 3, 2], [1]):
+        x = np.arange(sum(lengths), dtype=np.float32)
+        offsets = np.cumsum([0, *lengths])
+        answer = cuda.run([x, offsets], len(lengths))
+        assert answer["EACH"].tolist() == (2 * x).tolist()
+        assert answer["LONG"].tolist() == lengths
+    assert cuda.beside_graphs == 0
 
 
 def launched(cuda: CudaRunner, value: float, size: int = 2) -> CudaBatch:

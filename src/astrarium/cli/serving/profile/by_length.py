@@ -20,10 +20,11 @@ from astrarium.run.waiting import waiting
 from astrarium.serving.live import fills, profiling
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.contract import Bucketed, LoadedModel, complete
+from astrarium.serving.live.packing import is_packed
 from astrarium.serving.live.profiling import Care, Measure, MeasuredTimes
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import padding_trial
-from astrarium.serving.live.worker.padding import Padding
+from astrarium.serving.live.worker.packing import together
 
 L = TypeVar("L")
 Tables = dict[Size, dict[int, Time]]  # by length, then by batch size
@@ -57,7 +58,7 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
     requests = own_requests(wanted.data, specs)
     grid = grid_of(specs, wanted)
     with waiting(f"warming up {wanted.name}"):
-        verdict = padding_trial.tried(model, Padding(tuple(specs)), wanted.largest, careful=True)
+        verdict = padding_trial.tried(model, together(specs), wanted.largest, careful=True)
         if isinstance(model, Bucketed):
             model.padding_is(verdict.padding == "safe")
         model.warm_up([1])
@@ -65,6 +66,9 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
     in_graphs = isinstance(model, Bucketed) and model.buckets
     graphs = list(getattr(model, "graph_sizes", ())) if in_graphs else []
     sizes = [size for size in graphs if size <= wanted.largest] or examples.sizes(wanted.largest)
+    padded = verdict.padding == "safe"
+    if is_packed(specs) and not padded:
+        sizes = [1]  # they will run one by one
     tables: Tables = {}
     with bar(f"profiling {wanted.name}", len(grid.sizes)) as progress:
         for done, length in enumerate(grid.sizes, 1):
@@ -76,7 +80,6 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
     tables = rising(tables)
     if graphs:
         tables = {length: _stepped(table) for length, table in tables.items()}
-    padded = verdict.padding == "safe"
     section = _section(tables, bool(graphs), padded)
     if requests is None:
         return Outcome(section, _shown(tables, {}, MADE_UP if is_made_up(specs) else None))

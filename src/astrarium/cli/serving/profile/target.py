@@ -161,4 +161,5 @@ def shaped(loaded: LoadedModel, specs: list[TensorSpec], files: ModelFiles) -> l
     chosen = {**known, **sized}
     if not chosen:
         raise InputError("--input", None, "the inputs: this model cannot tell them")
-    return list(fills.marked(list(chosen.values()), files.lengths, files.mask))
+    filled = files.lengths, files.mask, files.offsets, files.pack
+    return list(fills.marked(list(chosen.values()), *filled))

@@ -82,6 +82,7 @@ class ModelAccounts:
     outputs: _Sum = field(default_factory=_Sum)
     by_size: dict[int, _Sum] = field(default_factory=dict)
     numbered: bool = False  # their lengths are numbers of shapes, which come to nothing when added up
+    packed: bool = False  # nothing is padded
     length: int = 0  # of all requests that ran, where the model's have lengths
     computed: int = 0  # the same with what they were padded to
     last_ms: int = 0  # of the wall clock
@@ -124,7 +125,7 @@ class ModelAccounts:
         self.outputs.add(new.writing, count)
         if not self.numbered:
             self.length += new.length
-            self.computed += new.computed
+            self.computed += new.length if self.packed else new.computed
         self.last_ms = now_ms
 
     def statistics(self) -> statistics.StatisticsOfModel:

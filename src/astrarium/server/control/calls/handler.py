@@ -160,7 +160,8 @@ class CallHandler:
         now = self._clock()
         if closed or entry.state != "READY":
             raise Refused(Kind.UNAVAILABLE, closed or entry.reason)
-        example = examples.batch(entry.tensors.inputs, 1, np.random.default_rng(0)).inputs
+        chance = np.random.default_rng(0)
+        example = {spec.name: examples.tensor(spec, 1, chance) for spec in entry.tensors.inputs}
         inputs = [made_tensor(spec, example, 1) for spec in entry.tensors.inputs]
         call = InferCall(plan.name, inputs, 1, now)
         cost = coordinator.admission.cost(plan.index, _length(call, entry))

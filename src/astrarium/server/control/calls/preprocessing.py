@@ -17,6 +17,7 @@ from astrarium.server.control.texts.text_queue import NO_MEMORY, TextQueue
 from astrarium.serving.live.backends.blame import blamed
 from astrarium.serving.live.backends.references import loaded
 from astrarium.serving.live.limits import violation
+from astrarium.serving.live.packing import unlike
 from astrarium.serving.live.tensors import Tensor, TensorSpec, datatype_of, to_array, to_bytes
 from astrarium.serving.scenario.tokenization import Tokenization
 
@@ -94,6 +95,9 @@ class Preprocessor:
         arrays = {tensor.name: to_array(tensor) for tensor in ticket.call.inputs}
         answer = self._hooks[reference](**arrays)
         inputs = [made_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]
+        if places := unlike(ticket.tensors.inputs, [tensor.shape for tensor in inputs]):
+            lengths = " and ".join(f"{inputs[at].name} of length {inputs[at].shape[1]}" for at in places)
+            raise ValueError(f"it made {lengths}, which must be equally long")
         for spec, tensor in zip(ticket.tensors.inputs, inputs, strict=True):
             if wrong := violation(spec, tensor.shape, tensor.data):
                 raise Refused(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from astrarium.serving.live import packing
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, Result
 from astrarium.serving.live.backends.stacking import split
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16
@@ -14,6 +15,8 @@ from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, Tensor
 
 def result(answer: Any, specs: Sequence[TensorSpec], batch: Batch) -> Result:
     """Return the answer to a batch, checked, and cut back where it follows inputs that were padded."""
+    if batch.lengths:
+        return Result(_unpacked(answer, specs, batch.lengths))
     outputs = checked_outputs(answer, specs, batch.size)
     if not batch.own_shapes:
         return Result(outputs)
@@ -30,15 +33,36 @@ def unpadded(array: Array, spec: TensorSpec, batch: Batch) -> Array | Sequence[A
 
 def checked_outputs(answer: Any, specs: Sequence[TensorSpec], size: int) -> dict[str, Array]:
     """Return arrays by name with the promised type and shape, or raise ModelFailed; without *specs*, any."""
-    outputs = named(answer, [spec.name for spec in specs])
+    outputs = _promised(answer, specs)
     if not specs:
         return {name: np.asarray(value) for name, value in outputs.items()}
+    return {spec.name: _checked(outputs[spec.name], spec, [size, *spec.shape]) for spec in specs}
+
+
+def _unpacked(
+    answer: Any, specs: Sequence[TensorSpec], lengths: Sequence[int]
+) -> dict[str, Array | Sequence[Array]]:
+    """Return the outputs of a packed batch, checked: open ones come packed too, and are split into items."""
+    outputs = _promised(answer, specs)
+    items: dict[str, Array | Sequence[Array]] = {}
+    for spec in specs:
+        if spec.open_dimensions:
+            packed = _checked(outputs[spec.name], spec, [sum(lengths), *spec.shape[1:]])
+            items[spec.name] = packing.split(packed, lengths)
+        else:
+            items[spec.name] = _checked(outputs[spec.name], spec, [len(lengths), *spec.shape])
+    return items
+
+
+def _promised(answer: Any, specs: Sequence[TensorSpec]) -> Mapping[str, Any]:
+    """Return an answer by name, with all that *specs* promise."""
+    outputs = named(answer, [spec.name for spec in specs])
     for spec in specs:
         if spec.name not in outputs:
             raise ModelFailed(
                 f"no output {spec.name}: the model answered with {', '.join(outputs) or 'none'}"
             )
-    return {spec.name: _checked(outputs[spec.name], spec, size) for spec in specs}
+    return outputs
 
 
 def named(answer: Any, names: Sequence[str]) -> Mapping[str, Any]:
@@ -53,12 +77,16 @@ def named(answer: Any, names: Sequence[str]) -> Mapping[str, Any]:
     return dict(zip(names, values, strict=True))
 
 
-def _checked(value: Any, spec: TensorSpec, size: int) -> Array:
+def _checked(value: Any, spec: TensorSpec, promised: Sequence[int]) -> Array:
     array = _array(value, spec)
-    if array.ndim == 0 or len(array) != size or not spec.admits(array.shape[1:]):
-        promised = [size, *spec.shape]
+    if not _fits(array.shape, promised):
         raise ModelFailed(f"output {spec.name} has the shape {list(array.shape)} instead of {promised}")
     return array
+
+
+def _fits(shape: Sequence[int], promised: Sequence[int]) -> bool:
+    sizes = zip(promised, shape, strict=False)
+    return len(shape) == len(promised) and all(wanted in (-1, size) for wanted, size in sizes)
 
 
 def _array(value: Any, spec: TensorSpec) -> Array:

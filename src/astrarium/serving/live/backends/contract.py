@@ -67,6 +67,8 @@ class ModelFiles:
     buckets: tuple[int, ...] = ()  # lengths that batches are padded to, rising; empty: the longest item's
     bucket_sizes: tuple[int, ...] = ()  # the largest batch of each; empty: max_batch
     sizes: tuple[tuple[int, ...], ...] = ()  # with several open dimensions, in the place of buckets
+    offsets: str = ""  # the name of an input that the server fills with where packed items begin
+    pack: bool = False  # whether open inputs are packed: the items of a batch one after another
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,15 @@ class Batch:
     """A batch is inputs stacked along a first dimension of `size`; `applications` are those of its items.
 
     Items that were padded have what shapes they were in `own_shapes`, by input. A batch of unequal items is
-    given to a model only where padding does not change its answers (`worker/padding.py`).
+    given to a model only where padding does not change its answers (`worker/padding.py`). Where open inputs
+    are packed, one item after another along their first dimension, `lengths` are those of the items.
     """
 
     size: int
     inputs: dict[str, Array]
     applications: Sequence[int] = ()
     own_shapes: Mapping[str, Sequence[tuple[int, ...]]] = field(default_factory=dict)
+    lengths: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -279,7 +283,7 @@ class TimedModel(Protocol):
 class BackendFactory(Protocol):
     """A backend factory is what is registered under a backend's name.
 
-    It may be a `CheckingFactory`, a `PreparingFactory` and a `ForgetfulFactory`, too.
+    It may be a `CheckingFactory`, `PackingFactory`, `PreparingFactory` and `ForgetfulFactory`, too.
     """
 
     def __call__(self, files: ModelFiles, place: Place) -> LoadedModel: ...
@@ -293,6 +297,13 @@ class CheckingFactory(Protocol):
         This must not need the packages that running the model takes. The InputError names an option, or
         `inputs` or `outputs` where those must be given.
         """
+
+
+@runtime_checkable
+class PackingFactory(Protocol):
+    """A packing factory's models take packed inputs (`packing.py`), and their open outputs come packed."""
+
+    packs: bool
 
 
 @runtime_checkable

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from astrarium.serving.live import fills, limits
+from astrarium.serving.live.backends import batches
 from astrarium.serving.live.backends.contract import Batch, Exemplary, LoadedModel
 from astrarium.serving.live.ranges import is_real
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16
@@ -35,8 +36,7 @@ def inputs_of(model: LoadedModel) -> tuple[TensorSpec, ...]:
 
 def batch(specs: Sequence[TensorSpec], size: int, generator: np.random.Generator) -> Batch:
     """Return a made-up batch; what the server fills is as it would be."""
-    arrays = {spec.name: tensor(spec, size, generator) for spec in fills.sent(specs)}
-    return Batch(size, fills.complete(specs, arrays))
+    return batches.alike(specs, {spec.name: tensor(spec, size, generator) for spec in fills.sent(specs)})
 
 
 Choose = Callable[[int, int], int]  # a length, from the lowest and the highest that there may be

@@ -5,12 +5,13 @@
 
 The first dimension of every input and output is the batch and must be open. A model whose first dimension is
 fixed, or that has no batch at all, runs with `batched: false`: item by item (a leading 1 everywhere counts as
-a batch of one).
+a batch of one). With `pack`, the first dimension of what is declared open is that of all items together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ _DATATYPES = {
 
 @backends.register("onnx")
 class OnnxModel:
+    packs = True
+
     def __init__(self, files: ModelFiles, place: Place) -> None:
         self._session = _session(files, place)
         batched = options.flag(files.options, "batched", True)
@@ -46,8 +49,10 @@ class OnnxModel:
         )
         drop = 1 if batched or self._single else 0
         tensors = {side: _specs(side, named, drop, batched) for side, named in nodes.items()}
+        if files.pack:
+            tensors = {side: _unpacked(tensors[side], getattr(files, side)) for side in tensors}
         inputs = chosen("inputs", files.inputs, tensors["inputs"], all_needed=True)
-        self.inputs = fills.marked(inputs, files.lengths, files.mask)
+        self.inputs = fills.marked(inputs, files.lengths, files.mask, files.offsets, files.pack)
         self.outputs = chosen("outputs", files.outputs, tensors["outputs"], all_needed=False)
         self._run = self._run_batch if batched else self._run_one_by_one
 
@@ -71,7 +76,11 @@ class OnnxModel:
         settings = files.options
         options.check_known(settings, ("model", "threads", "providers", "batched"))
         options.count(settings, "threads", 1)
-        options.flag(settings, "batched", True)
+        batched = options.flag(settings, "batched", True)
+        if files.pack and not batched:
+            raise InputError("batched", False, "true beside `pack`: items one after another are a batch")
+        if files.pack and not files.outputs:
+            raise InputError("outputs", None, "a list of the outputs: with `pack`, open ones come packed")
         _check_providers(settings.get("providers"))
         return {**settings, "model": str(existing(settings.get("model"), files.base, "model"))}
 
@@ -132,6 +141,12 @@ def _specs(side: str, nodes: Sequence[Any], drop: int, batched: bool) -> tuple[T
         if batched and _shape(node)[:1] != (-1,):
             raise InputError("model", f"{node.name}{node.shape}", f"{_NO_BATCH}; or batched: false")
     return tuple(TensorSpec(node.name, _DATATYPES[node.type], _shape(node)[drop:]) for node in nodes)
+
+
+def _unpacked(tensors: Sequence[TensorSpec], declared: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Return a file's tensors as their items are: what is *declared* to be open is packed in the file."""
+    packed = {spec.name for spec in declared if spec.open_dimensions}
+    return tuple(replace(one, shape=(-1, *one.shape)) if one.name in packed else one for one in tensors)
 
 
 _NO_BATCH = "a model whose first dimension is the batch and open (export it with a dynamic first axis)"

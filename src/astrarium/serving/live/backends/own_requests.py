@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from astrarium.core.errors import InputError
 from astrarium.serving.live import fills, limits
+from astrarium.serving.live.backends import batches
 from astrarium.serving.live.backends.contract import Batch
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16, to_bytes
 
@@ -72,8 +73,7 @@ def drawn(
 ) -> Batch:
     """Return a batch of requests by chance out of *data*."""
     rows = generator.integers(len(next(iter(data.values()))), size=size)
-    arrays = {name: array[rows] for name, array in data.items()}
-    return Batch(size, fills.complete(specs, arrays))
+    return batches.alike(specs, {name: array[rows] for name, array in data.items()})
 
 
 def _form(names: Sequence[str], axes: Sequence[Sequence[fills.Axis]]) -> str:

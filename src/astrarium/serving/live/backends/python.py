@@ -30,6 +30,8 @@ _UNKNOWN = "a list such as [{name: TEXT, datatype: BYTES, shape: [1]}]: a Python
 
 @backends.register("python")
 class PythonModel:
+    packs = True
+
     def __init__(self, files: ModelFiles, place: Place) -> None:
         reference = files.options.get("model")
         loaded = references.loaded(reference, files.base, "model")

@@ -11,6 +11,7 @@ from astrarium.serving.live.backends.contract import Batch, LoadedModel
 from astrarium.serving.live.messages import RunBatch, Shapes
 from astrarium.serving.live.tensors import Array
 from astrarium.serving.live.worker.inputs import gathered
+from astrarium.serving.live.worker.packing import together
 from astrarium.serving.live.worker.padding import LaunchedParts, Padding, Part, joined, kept
 from astrarium.serving.live.worker.replies import write_replies
 
@@ -34,7 +35,7 @@ class ServedModel:
         counts = model if isinstance(model, contract.CountsBesideGraphs) else None
         return cls(
             model,
-            padding or Padding(model.inputs),
+            padding or together(model.inputs),
             model.launch if isinstance(model, contract.Launching) else None,
             model.in_flight if isinstance(model, contract.Pipelined) else 0,
             model.staging if isinstance(model, contract.Staging) else None,

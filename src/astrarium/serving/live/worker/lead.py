@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,10 @@ def _native_lead(order: RepeatedOrder) -> Time:
 
 
 def _python_lead(model: Any, batch: Batch, clock: Clock) -> Time:
-    inputs = batch.inputs
     started = clock()
     staged = model.staging(batch.size)
     for name, array in staged.items():
-        array[:] = inputs[name]
-    began: Time = model.launch(Batch(batch.size, {**inputs, **staged}), started).wait(started).began
+        array[:] = batch.inputs[name]
+    whole = replace(batch, inputs={**batch.inputs, **staged})
+    began: Time = model.launch(whole, started).wait(started).began
     return began - started

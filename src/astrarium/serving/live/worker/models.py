@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 from astrarium.core.quantities import Time
 from astrarium.core.size_grid import SizeGrid
-from astrarium.serving.live import fills, messages
-from astrarium.serving.live.backends import backends, contract
+from astrarium.serving.live import fills, messages, packing
+from astrarium.serving.live.backends import backends, check_packs, contract
 from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles, Place
 from astrarium.serving.live.backends.precise_wait import Ready
 from astrarium.serving.live.messages import LoadModel
@@ -20,6 +20,7 @@ from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import padding_trial, preparing
 from astrarium.serving.live.worker.batch_turn import BatchTurn, Clock, ServedModel
 from astrarium.serving.live.worker.lead import measured_lead
+from astrarium.serving.live.worker.packing import together
 from astrarium.serving.live.worker.padding import Padding
 
 _PAUSE = 0.05  # seconds between two looks whether other models are still to be loaded
@@ -128,7 +129,7 @@ class WorkerModels:
         if self._native is None:
             return
         timed = model.timed if isinstance(model, contract.TimedModel) else None
-        graphs = model.graphs if isinstance(model, contract.GraphModel) else None
+        graphs = model.graphs if isinstance(model, contract.GraphModel) and not padding.is_packed else None
         if timed is not None:
             tensors = _plain(fills.sent(model.inputs)), _plain(model.outputs)
             self._native.know(number, list(timed.table), *tensors, list(timed.sources))
@@ -145,8 +146,8 @@ class WorkerModels:
         with phases.phase("load"):
             model = backends.get(files.backend)(files, self._place)
         with phases.phase("padding"):
-            inputs = fills.marked(model.inputs, files.lengths, files.mask)
-            padding = Padding(inputs, False, _buckets(model, files, inputs))
+            inputs = _inputs(model, files)
+            padding = replace(together(inputs), buckets=_buckets(model, files, inputs))
             verdict = padding_trial.tried(model, padding, files.max_batch, self._place.device != "cpu")
             if isinstance(model, contract.Bucketed):
                 model.padding_is(verdict.padding == "safe")
@@ -189,6 +190,14 @@ def _loaded(number: int, ready: _ReadyModel) -> messages.ModelLoaded:
 _REPORTED = "notes", "warnings", "weights", "partial"  # of a model, where it has them
 
 
+def _inputs(model: LoadedModel, files: ModelFiles) -> tuple[TensorSpec, ...]:
+    """Return a model's inputs, with those that the server fills, and packed if it wants them so."""
+    if files.pack:
+        check_packs(files, backends.get(files.backend))
+        packing.check_outputs(model.outputs)
+    return fills.marked(model.inputs, files.lengths, files.mask, files.offsets, files.pack)
+
+
 def _buckets(
     model: LoadedModel, files: ModelFiles, inputs: Sequence[TensorSpec]
 ) -> tuple[tuple[int, ...], ...]:
@@ -197,7 +206,8 @@ def _buckets(
         fills.check_sizes(inputs, files.sizes)
         return SizeGrid(files.sizes).axes
     buckets = (model.buckets if isinstance(model, contract.Bucketed) else ()) or files.buckets
-    return (buckets,) if buckets and len(fills.axes_of(inputs)) == 1 else ()
+    padded = len(fills.axes_of(inputs)) == 1 and not packing.is_packed(inputs)
+    return (buckets,) if buckets and padded else ()
 
 
 def _plain(specs: Sequence[TensorSpec]) -> list[tuple[str, str, tuple[int, ...]]]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from astrarium.core.quantities import Time
 from astrarium.core.size_grid import rounded_up
-from astrarium.serving.live import fills, limits
+from astrarium.serving.live import fills, limits, packing
 from astrarium.serving.live.backends.contract import Batch, Launched, Ran, Result
 from astrarium.serving.live.backends.stacking import longest, stack
 from astrarium.serving.live.tensors import Array, TensorSpec
@@ -55,6 +55,10 @@ class Padding:
     @cached_property
     def axes(self) -> list[list[fills.Axis]]:
         return fills.axes_of(self.inputs)
+
+    @cached_property
+    def is_packed(self) -> bool:
+        return packing.is_packed(self.inputs)
 
     @cached_property
     def _buckets_along(self) -> dict[fills.Axis, tuple[int, ...]]:

@@ -3,6 +3,10 @@
 Made-up items are run alone and padded among longer ones. Answers may differ by rounding: a GPU adds up in
 another order where a batch has another shape. So each item is also run among others of its own length, which
 shows how far this model's rounding goes without any padding.
+
+Items of a model that takes them packed are tried the same way, alone and packed with others: one that mixes
+up what lies side by side is found. What it makes of others of an item's length may then be wrong, too, so its
+rounding is that of the item among copies of itself.
 """
 
 from __future__ import annotations
@@ -55,7 +59,12 @@ def warnings(verdict: Verdict, padding: Padding) -> list[str]:
     missing = [f"`{kind}: NAME`" for kind in ("mask", "lengths") if kind not in kinds]
     advice = f"; an input that the server fills ({' or '.join(missing)}) can tell it what padding is"
     together = "only requests of equal lengths run together"
+    if padding.is_packed:
+        return [f"in company its answers change, so requests run one by one: {verdict.reason}; {_KEPT_APART}"]
     return [f"padding changes its answers, so {together}: {verdict.reason}{advice if missing else ''}"]
+
+
+_KEPT_APART = "a packed model must keep items apart, at the offsets (or by the lengths) that it is given"
 
 
 class _Changes(Exception):
@@ -176,15 +185,20 @@ class _Trial:
         chance = np.random.default_rng(1)
         for place, (item, answer) in enumerate(zip(items, alone, strict=True)):
             others = min(self.largest, 2 + place) - 1
-            sized = _sized(specs, item)
-            among = [item, *({spec.name: _one(spec, chance) for spec in sized} for _ in range(others))]
+            among = [item, *(self._like(item, specs, chance) for _ in range(others))]
             try:
-                together = self._answers(among, replace(self.padding, allowed=False))[0]
+                together = self._answers(among, replace(self.padding, allowed=self.padding.is_packed))[0]
             except Exception as error:
                 raise _Changes(f"it failed on a batch of equal lengths: {_said(error)}") from error
             for spec, share in self._deviations(answer, together):
                 noise[spec.name] = max(noise.get(spec.name, 0.0), share)
         return noise
+
+    def _like(self, item: Item, specs: Sequence[TensorSpec], chance: np.random.Generator) -> Item:
+        """Return an item of the same length that a model may be given beside it."""
+        if self.padding.is_packed:
+            return item
+        return {spec.name: _one(spec, chance) for spec in _sized(specs, item)}
 
     def _check_padded(
         self, items: Sequence[Item], alone: Sequence[Answer], noise: Mapping[str, float]
@@ -192,7 +206,8 @@ class _Trial:
         try:
             padded = self._answers(items, self.padding)
         except Exception as error:
-            raise _Changes(f"it failed on a padded batch: {_said(error)}") from error
+            kind = "packed" if self.padding.is_packed else "padded"
+            raise _Changes(f"it failed on a {kind} batch: {_said(error)}") from error
         for item, answer, other in zip(items, alone, padded, strict=True):
             for spec, share in self._deviations(answer, other):
                 if share > _allowed(spec, noise[spec.name]):
@@ -200,8 +215,9 @@ class _Trial:
 
     def _shown(self, spec: TensorSpec, item: Item, items: Sequence[Item], share: float) -> str:
         by = f" by {share:.2g} of its magnitude" if spec.datatype in _ROUNDING and share < inf else ""
-        lengths = f"{self._length([item])} changes{by} when padded to {self._length(items)}"
-        return f"output {spec.name} of an input of {lengths}"
+        padded = f"padded to {self._length(items)}"
+        how = "packed with others" if self.padding.is_packed else padded
+        return f"output {spec.name} of an input of {self._length([item])} changes{by} when {how}"
 
     def _length(self, items: Sequence[Item]) -> str:
         axes = [axis[0] for axis in self.padding.axes]

@@ -13,18 +13,25 @@ from astrarium.serving.live.backends import contract
 from astrarium.serving.live.backends.contract import Batch
 from astrarium.serving.live.layout import aligned, fixed_bytes
 from astrarium.serving.live.messages import BatchDone, RunBatch, Shapes
-from astrarium.serving.live.tensors import Array
+from astrarium.serving.live.tensors import Array, TensorSpec
 from astrarium.serving.live.worker.batch_turn import BatchTurn, ServedModel
+from astrarium.serving.live.worker.packing import together
 
 _OPEN_REPLY = 1 << 14  # bytes for an answer whose size is open
 
 
 def _open_reply(model: Any, batch: Batch) -> int:
     """Return the bytes for an answer whose size is open: one that is as long as the longest input."""
-    longest = max(size for array in batch.inputs.values() for size in array.shape[1:] or (1,))
+    longest = max((*batch.lengths, *(size for array in batch.inputs.values() for size in array.shape[1:]), 1))
     shapes = [[longest if size < 0 else size for size in spec.shape] for spec in model.outputs]
     sized = [replace(spec, shape=tuple(shape)) for spec, shape in zip(model.outputs, shapes, strict=True)]
     return max(_OPEN_REPLY, fixed_bytes(sized) or 0)
+
+
+def _stacked(spec: TensorSpec, batch: Batch) -> Array:
+    """Return an input with a row for each item, also where the items, which are alike, are packed."""
+    array = batch.inputs[spec.name]
+    return array.reshape(batch.size, -1, *array.shape[1:]) if spec.packed else array
 
 
 class RepeatedOrder:
@@ -32,9 +39,9 @@ class RepeatedOrder:
 
     def __init__(self, model: Any, batch: Batch) -> None:
         self._model = model
-        self._served = ServedModel.of(model)
+        self._served = ServedModel.of(model, replace(together(model.inputs), allowed=True))
         inputs = self._served.padding.sent
-        arrays = [np.ascontiguousarray(batch.inputs[spec.name]) for spec in inputs]
+        arrays = [np.ascontiguousarray(_stacked(spec, batch)) for spec in inputs]
         item = sum(aligned(array.nbytes // batch.size) for array in arrays)
         reply_bytes = fixed_bytes(model.outputs) or _open_reply(model, batch)
         self.memory = memoryview(bytearray(batch.size * (item + reply_bytes)))

@@ -53,8 +53,9 @@ from astrarium.serving.live.backends.torch.cuda_runner import CudaBatch, CudaRun
 from astrarium.serving.live.backends.torch.graph_shapes import GraphShape, shapes_of
 from astrarium.serving.live.backends.torch.graphs import IN_FLIGHT
 from astrarium.serving.live.backends.torch.tensors import tensor_of
+from astrarium.serving.live.packing import is_packed
 from astrarium.serving.live.phases import Phases
-from astrarium.serving.live.tensors import Array
+from astrarium.serving.live.tensors import Array, TensorSpec
 
 OPTIONS = ("model", "arguments", "dtype", "graphs", "compile", "threads")
 _UNKNOWN = "a list such as [{name: IMAGE, datatype: FP32, shape: [3, 224, 224]}]: only a .pt2 file can tell"
@@ -68,6 +69,7 @@ class TorchModel:
     others: until then, batches of those sizes run in the next larger graph.
     """
 
+    packs = True
     launch: Callable[[Batch, int], TorchBatch]  # on a GPU, as is the next
     in_flight: int
 
@@ -96,6 +98,7 @@ class TorchModel:
             self.buckets = self._runner.shapes.buckets
             self.launch = self._launching(self._runner)
             self.in_flight = IN_FLIGHT
+            self.notes = (*self.notes, *_told_of_packing(self.inputs, self.graph_sizes))
 
     def _program(self, torch: Any, files: ModelFiles, device: str) -> programs.Program:
         with self.phases.phase("context"):
@@ -256,6 +259,10 @@ def _told(buckets: Sequence[int]) -> list[str]:
         return []
     lengths = ", ".join(map(str, buckets))
     return [f"has CUDA graphs for the lengths {lengths}; batches of others run kernel by kernel"]
+
+
+def _told_of_packing(inputs: Sequence[TensorSpec], sizes: Sequence[int]) -> list[str]:
+    return ["packed batches run kernel by kernel, without CUDA graphs"] if sizes and is_packed(inputs) else []
 
 
 def _on_device(torch: Any, device: str, array: Array) -> Any:

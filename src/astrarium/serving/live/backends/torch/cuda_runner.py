@@ -349,17 +349,17 @@ class CudaRunner:
         with self._torch.cuda.stream(stream):
             stream.wait_event(batch.computed)
             outputs = batch.outputs.items()
-            batch.outputs = {name: self._fetched(slot, name, tensor, batch.size) for name, tensor in outputs}
+            batch.outputs = {name: self._fetched(slot, name, tensor) for name, tensor in outputs}
             batch.done.record(stream)
 
-    def _fetched(self, slot: Slot, name: str, tensor: Any, size: int) -> Any:
+    def _fetched(self, slot: Slot, name: str, tensor: Any) -> Any:
         """Return a pinned copy, complete once the stream is."""
         pinned = slot.outputs.get(name)
-        shape = size, *tensor.shape[1:]
+        shape = tuple(tensor.shape)
         if pinned is None or pinned.dtype != tensor.dtype or pinned.numel() < prod(shape):
-            room = (max(size, self._largest) * prod(shape[1:]),)
+            room = (max(prod(shape), self._largest * prod(shape[1:])),)
             pinned = slot.outputs[name] = self._torch.empty(room, dtype=tensor.dtype, pin_memory=True)
-        return pinned[: prod(shape)].view(shape).copy_(tensor[:size], non_blocking=True)
+        return pinned[: prod(shape)].view(shape).copy_(tensor, non_blocking=True)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import numpy as np
 
 from astrarium.serving.live import fills, limits
 from astrarium.serving.live.backends.contract import ModelFiles
+from astrarium.serving.live.packing import is_packed
 from astrarium.serving.live.tensors import Array, TensorSpec
 
 
@@ -40,9 +41,12 @@ class GraphShapes:
 
     @cached_property
     def axis(self) -> tuple[int, int] | None:
-        """Return the first input with a length, and which dimension of its batches that is."""
+        """Return the first input with a length, and which dimension of its batches that is.
+
+        There is none where inputs are packed.
+        """
         axes = fills.axes_of(self.inputs)
-        if len(axes) != 1:
+        if len(axes) != 1 or is_packed(self.inputs):
             return None
         name, place = axes[0][0]
         return [spec.name for spec in self.inputs].index(name), 1 + place
@@ -93,11 +97,14 @@ def largest_first(shapes: Sequence[GraphShape]) -> list[GraphShape]:
 
 
 def shapes_of(files: ModelFiles, inputs: tuple[TensorSpec, ...], with_graphs: bool) -> GraphShapes:
-    """Return the shapes that a model's graphs may have: by the buckets of its profile, or of its range."""
+    """Return the shapes that a model's graphs may have: by the buckets of its profile, or of its range.
+
+    There are none of packed batches, which are of any length in all.
+    """
     axes = fills.axes_of(inputs)
     if not axes:
         return GraphShapes(inputs, {0: files.max_batch})
-    if len(axes) > 1 or not with_graphs:
+    if len(axes) > 1 or is_packed(inputs) or not with_graphs:
         return GraphShapes(inputs, {})
     name, place = axes[0][0]
     range_ = next(spec for spec in inputs if spec.name == name).sizes_of(place)

@@ -19,6 +19,7 @@ from astrarium.serving.live import fills
 from astrarium.serving.live.backends import examples, references
 from astrarium.serving.live.backends.blame import blamed, first_sentence
 from astrarium.serving.live.backends.contract import ModelFiles, package
+from astrarium.serving.live.packing import is_packed
 from astrarium.serving.live.tensors import BF16, BYTES, Array, TensorSpec, datatype_of
 
 ENDINGS = (".pt2", ".pt")
@@ -102,7 +103,7 @@ def _built(torch: Any, files: ModelFiles) -> Built:
         weights = _bytes_of([*program.parameters(), *program.buffers()])
         program = _cast(torch, program.eval(), files.options.get("dtype"))
     _check_inputs(inputs)
-    inputs = fills.marked(inputs, files.lengths, files.mask)
+    inputs = fills.marked(inputs, files.lengths, files.mask, files.offsets, files.pack)
     return Built(program, inputs, Path(model).suffix == ".pt2", weights)
 
 
@@ -134,8 +135,9 @@ def tried_outputs(runner: Runner, inputs: Sequence[TensorSpec]) -> tuple[TensorS
     except Exception as error:
         expected = f"a list of the outputs: a trial run to find them out failed; {blamed(error)}"
         raise InputError("outputs", None, expected) from error
+    common = _common_packed if is_packed(inputs) else _common
     return tuple(
-        TensorSpec(name, datatype_of(array), _common(array.shape[1:], long[name].shape[1:]))
+        TensorSpec(name, datatype_of(array), common(array.shape, long[name].shape))
         for name, array in short.items()
     )
 
@@ -146,7 +148,14 @@ def _tried(runner: Runner, inputs: Sequence[TensorSpec], choose: examples.Choose
 
 
 def _common(short: tuple[int, ...], long: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size if size == other else -1 for size, other in zip(short, long, strict=True))
+    """Return the shape of an item, of two batches of as many items."""
+    return tuple(size if size == other else -1 for size, other in zip(short[1:], long[1:], strict=True))
+
+
+def _common_packed(short: tuple[int, ...], long: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the same where what follows the lengths is packed along the first dimension."""
+    follows = short[:1] != long[:1]
+    return (-1,) * follows + _common(short, long)
 
 
 def _exported(torch: Any, path: Path, files: ModelFiles) -> tuple[Any, tuple[TensorSpec, ...]]:
