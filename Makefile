@@ -47,7 +47,7 @@ test-thorough: setup fuzz
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu' papers/tests
 
 # Native code that reads bytes from outside, for so long each, and threads, with sanitizers on; by hand for hours.
-FUZZ_SECONDS ?= 20
+FUZZ_SECONDS ?= 15
 fuzz:
 	$(PYTHON) native/fuzz/run.py --seconds $(FUZZ_SECONDS)
 

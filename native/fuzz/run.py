@@ -1,6 +1,6 @@
 """Fuzzes the native code that reads bytes from outside, and stresses its threads, with sanitizers on.
 
-    make fuzz                      # 20 s for each target
+    make fuzz                      # 15 s for each target
     make fuzz FUZZ_SECONDS=3600    # an hour for each
 
 A file here with LLVMFuzzerTestOneInput is a target for libFuzzer, with the address and undefined behaviour
@@ -60,7 +60,7 @@ class Ended(NamedTuple):
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--seconds", type=int, default=20, help="for each target, 20 unless given")
+    options.add_argument("--seconds", type=int, default=15, help="for each target, 15 unless given")
     options.add_argument("targets", nargs="*", help="names of files, all unless given")
     given = options.parse_args()
     clang = found_clang()

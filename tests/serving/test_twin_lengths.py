@@ -81,7 +81,7 @@ def scenario(policy: dict[str, Any], world: dict[str, Any], duration: float = 0.
 
 @pytest.mark.thorough
 @given(world=worlds)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 def test_ours_agrees_in_any_world(world: dict[str, Any]) -> None:
     both(scenario(ours(world), world, duration=0.4))
 

@@ -102,7 +102,7 @@ def scenario(policy: dict[str, Any], world: dict[str, Any]) -> Scenario:
 
 @pytest.mark.thorough
 @given(policy=parameters, world=worlds)
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_the_twin_agrees_in_any_world(policy: dict[str, Any], world: dict[str, Any]) -> None:
     both(scenario(policy, world))
 

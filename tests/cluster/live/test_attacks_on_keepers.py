@@ -132,6 +132,7 @@ while True:
 """
 
 
+@pytest.mark.thorough
 def test_who_traces_the_dead_keeps_no_gpu(home: Path) -> None:
     """A process that another one of its owner's traces cannot be reaped by its parent: the keeper once waited
     for it for ever, before all others."""
