@@ -28,7 +28,7 @@ $(READY): pyproject.toml papers/pyproject.toml $(NATIVE)
 	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -q --no-compile --config-settings=cmake.define.ASTRARIUM_TESTING=ON -e '.[dev]'
 	$(BIN)/python -m pip install -q --no-compile -e papers
-	touch $@
+	touch $@ $(SERVABLE)
 
 # The main job on an embedded default: emulated GPUs, two emulated models and two real ones. Ctrl-C drains it.
 serve: $(SERVABLE)

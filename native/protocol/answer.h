@@ -300,19 +300,12 @@ class AnswerWriter {
   void elements(const Datatype& type, const char* data, std::size_t size) {
     switch (type.kind) {
       case Kind::kBool: return for_each<std::uint8_t>(data, size, [this](auto v) { json_ += v ? "true" : "false"; });
-      case Kind::kU8: return whole<std::uint8_t>(data, size);
-      case Kind::kU16: return whole<std::uint16_t>(data, size);
-      case Kind::kU32: return whole<std::uint32_t>(data, size);
-      case Kind::kU64: return whole<std::uint64_t>(data, size);
-      case Kind::kI8: return whole<std::int8_t>(data, size);
-      case Kind::kI16: return whole<std::int16_t>(data, size);
-      case Kind::kI32: return whole<std::int32_t>(data, size);
-      case Kind::kI64: return whole<std::int64_t>(data, size);
       case Kind::kF16:
         return for_each<std::uint16_t>(data, size, [this](auto bits) { json_ += HalfTexts::instance()[bits]; });
       case Kind::kF32: return for_each<float>(data, size, [this](float v) { real(v); });
       case Kind::kF64: return for_each<double>(data, size, [this](double v) { real(v); });
-      default: return;  // BF16, which the protocol does not have in JSON
+      default:  // nothing for BF16, which the protocol does not have in JSON
+        return visit_whole(type.kind, [&](auto zero) { whole<decltype(zero)>(data, size); });
     }
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 namespace astrarium::protocol {
@@ -25,6 +26,23 @@ inline const Datatype* datatype(std::string_view name) {
   for (const Datatype& known : kDatatypes)
     if (known.name == name) return &known;
   return nullptr;
+}
+
+// What *visit* makes of a zero of the type that elements of whole numbers have; nothing for any other kind. For whole
+// tensors: where JSON is read, element by element, a switch of its own takes half the time.
+template <class Visit>
+auto visit_whole(Kind kind, Visit visit) -> decltype(visit(std::uint8_t{})) {
+  switch (kind) {
+    case Kind::kU8: return visit(std::uint8_t{});
+    case Kind::kU16: return visit(std::uint16_t{});
+    case Kind::kU32: return visit(std::uint32_t{});
+    case Kind::kU64: return visit(std::uint64_t{});
+    case Kind::kI8: return visit(std::int8_t{});
+    case Kind::kI16: return visit(std::int16_t{});
+    case Kind::kI32: return visit(std::int32_t{});
+    case Kind::kI64: return visit(std::int64_t{});
+    default: return decltype(visit(std::uint8_t{}))();
+  }
 }
 
 }  // namespace astrarium::protocol

@@ -68,19 +68,13 @@ std::size_t first_outside(std::string_view data, const Limits& limits) {
 // The first element beyond the limits, or kAllInside.
 inline std::size_t first_outside(std::string_view data, Kind kind, const Limits& limits) {
   switch (kind) {
-    case Kind::kU8: return first_outside<std::uint8_t, false>(data, limits);
-    case Kind::kU16: return first_outside<std::uint16_t, false>(data, limits);
-    case Kind::kU32: return first_outside<std::uint32_t, false>(data, limits);
-    case Kind::kU64: return first_outside<std::uint64_t, false>(data, limits);
-    case Kind::kI8: return first_outside<std::int8_t, false>(data, limits);
-    case Kind::kI16: return first_outside<std::int16_t, false>(data, limits);
-    case Kind::kI32: return first_outside<std::int32_t, false>(data, limits);
-    case Kind::kI64: return first_outside<std::int64_t, false>(data, limits);
+    case Kind::kBool:
+    case Kind::kBytes: return kAllInside;
     case Kind::kF16:
     case Kind::kBF16: return first_outside<std::int16_t, true>(data, limits);
     case Kind::kF32: return first_outside<std::int32_t, true>(data, limits);
     case Kind::kF64: return first_outside<std::int64_t, true>(data, limits);
-    default: return kAllInside;
+    default: return visit_whole(kind, [&](auto zero) { return first_outside<decltype(zero), false>(data, limits); });
   }
 }
 
@@ -107,19 +101,11 @@ inline double from_bfloat16(std::uint16_t bits) {
 
 inline std::string shown_element(std::string_view data, Kind kind, std::size_t at) {
   switch (kind) {
-    case Kind::kU8: return std::to_string(number_at<std::uint8_t>(data, at));
-    case Kind::kU16: return std::to_string(number_at<std::uint16_t>(data, at));
-    case Kind::kU32: return std::to_string(number_at<std::uint32_t>(data, at));
-    case Kind::kU64: return std::to_string(number_at<std::uint64_t>(data, at));
-    case Kind::kI8: return std::to_string(number_at<std::int8_t>(data, at));
-    case Kind::kI16: return std::to_string(number_at<std::int16_t>(data, at));
-    case Kind::kI32: return std::to_string(number_at<std::int32_t>(data, at));
-    case Kind::kI64: return std::to_string(number_at<std::int64_t>(data, at));
     case Kind::kF16: return shown_real(from_half(number_at<std::uint16_t>(data, at)));
     case Kind::kBF16: return shown_real(from_bfloat16(number_at<std::uint16_t>(data, at)));
     case Kind::kF32: return shown_real(number_at<float>(data, at));
     case Kind::kF64: return shown_real(number_at<double>(data, at));
-    default: return {};
+    default: return visit_whole(kind, [&](auto zero) { return std::to_string(number_at<decltype(zero)>(data, at)); });
   }
 }
 

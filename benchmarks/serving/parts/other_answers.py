@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
@@ -60,9 +61,9 @@ def measured(peers: list[str], layers: int) -> Iterator[tuple[str, float]]:
 
 def alone(model: TokenModel) -> Answers:
     """Return the answer to each item by itself."""
-    space: dict[str, object] = {}
+    space: dict[str, Any] = {}
     exec(model.code[1], space)
-    net = space[model.name](layers=model.layers)  # type: ignore[operator]
+    net = space[model.name](layers=model.layers)
     with torch.inference_mode():
         return torch.cat([net(torch.from_numpy(tokens)[None]) for tokens, _ in model.items]).numpy()
 

@@ -148,17 +148,9 @@ class JsonTensorWriter {
   bool numbers(Kind kind) {
     switch (kind) {
       case Kind::kBool: return for_each<std::uint8_t>([this](auto value) { json += value ? "true" : "false"; });
-      case Kind::kU8: return whole<std::uint8_t>();
-      case Kind::kU16: return whole<std::uint16_t>();
-      case Kind::kU32: return whole<std::uint32_t>();
-      case Kind::kU64: return whole<std::uint64_t>();
-      case Kind::kI8: return whole<std::int8_t>();
-      case Kind::kI16: return whole<std::int16_t>();
-      case Kind::kI32: return whole<std::int32_t>();
-      case Kind::kI64: return whole<std::int64_t>();
       case Kind::kF32: return for_each<float>([this](float value) { real(value); });
       case Kind::kF64: return for_each<double>([this](double value) { real(value); });
-      default: return false;
+      default: return visit_whole(kind, [this](auto zero) { return whole<decltype(zero)>(); });
     }
   }
 

@@ -50,6 +50,15 @@ def mean_of_all(X, OFFSETS):
 def class_of_all(X, OFFSETS):
     return np.full(len(OFFSETS) - 1, X.mean() > 0.25, np.int64)
 
+def sum_of_all(X, OFFSETS):
+    return np.full(len(OFFSETS) - 1, np.rint(10 * X.sum()), np.int64)
+
+def length_of_all(X, OFFSETS):
+    return np.full(len(OFFSETS) - 1, len(X), np.int64)
+
+def own_sum(X, OFFSETS):
+    return np.rint(10 * np.add.reduceat(X, OFFSETS[:-1])).astype(np.int64)
+
 def off_by_one(X, OFFSETS):
     return np.array([X[max(0, at - 1):end].sum() for at, end in zip(OFFSETS[:-1], OFFSETS[1:])], "f4")
 
@@ -166,7 +175,7 @@ def test_an_open_output_comes_packed_and_the_others_by_item() -> None:
     specs = EACH, TensorSpec("Z", "FP32", (4,))
     outputs = result({"Y": np.arange(3, dtype="f4"), "Z": np.ones((2, 4), "f4")}, specs, batch).outputs
     assert [item.tolist() for item in outputs["Y"]] == [[0], [1, 2]]
-    assert outputs["Z"].shape == (2, 4)  # type: ignore[union-attr]
+    assert np.shape(outputs["Z"]) == (2, 4)
 
 
 @pytest.mark.parametrize("wrong", [np.ones(2, "f4"), np.ones((2, 3), "f4"), np.float32(1)])
@@ -181,6 +190,9 @@ CASES: list[tuple[str, TensorSpec, str]] = [
     ("centred", EACH, ""),
     ("mean_of_all", Y, "changes by"),
     ("class_of_all", CLASS, "changes when packed with others"),
+    ("own_sum", CLASS, ""),
+    ("sum_of_all", CLASS, "changes when packed with others"),
+    ("length_of_all", CLASS, "changes when packed with others"),
     ("off_by_one", Y, "changes by"),
     ("running", EACH, "when packed with others"),
     ("as_rows", Y, "it failed on a packed batch: models.py"),

@@ -62,9 +62,8 @@ class GraphedModel:
         if self._mask is not None:
             self._mask[: mask.numel()].copy_(mask.flatten())
         size = min(size for size in self._sizes if size >= len(texts))
-        return self._run(size, length)[
-            : len(texts)
-        ].clone()  # graphs share memory: the next one overwrites it
+        outputs = self._run(size, length)
+        return outputs[: len(texts)].clone()  # graphs share memory: the next one overwrites it
 
     def _run(self, size: int, length: int) -> torch.Tensor:
         if (size, length) not in self._graphs:
@@ -75,7 +74,7 @@ class GraphedModel:
 
     def _inputs(self, size: int, length: int) -> list[torch.Tensor]:
         whole = [self._tokens] if self._mask is None else [self._tokens, self._mask]
-        return [each[: size * length].view(size, length) for each in whole]
+        return [buffer[: size * length].view(size, length) for buffer in whole]
 
     @torch.inference_mode()
     def _capture(self) -> None:
@@ -109,7 +108,7 @@ def groups(texts: Sequence[int], lengths: Sequence[int], grouped: bool) -> list[
 def rounded_up(length: int, lengths: Sequence[int]) -> int:
     if length > max(lengths):
         raise ValueError(f"a text has {length} tokens; it may have {max(lengths)} at most")
-    return min(each for each in lengths if each >= length)
+    return min(longer for longer in lengths if longer >= length)
 
 
 def batch_sizes(largest: int) -> list[int]:

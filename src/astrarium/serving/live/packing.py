@@ -65,8 +65,8 @@ def check_axes(axes: Sequence[tuple[str, int]]) -> None:
     if not axes:
         raise InputError("pack", True, "an input with an open dimension (-1, or a range)")
     if len(axes) > 1 or axes[0][1] != 0:
-        found = " and ".join(f"dimension {place} of {name}" for name, place in axes)
-        expected = f"one open dimension, the first of its inputs and with one range, not {found}"
+        dimensions = " and ".join(f"dimension {place} of {name}" for name, place in axes)
+        expected = f"one open dimension, the first of its inputs and with one range, not {dimensions}"
         raise InputError("pack", True, expected)
 
 

@@ -6,7 +6,8 @@ shows how far this model's rounding goes without any padding.
 
 Items of a model that takes them packed are tried the same way, alone and packed with others: one that mixes
 up what lies side by side is found. What it makes of others of an item's length may then be wrong, too, so its
-rounding is that of the item among copies of itself.
+rounding is that of the item among copies of itself; whole numbers and texts must be the same, since a sum over
+all copies would pass for rounding that changes all of them.
 """
 
 from __future__ import annotations
@@ -191,7 +192,8 @@ class _Trial:
             except Exception as error:
                 raise _Changes(f"it failed on a batch of equal lengths: {_said(error)}") from error
             for spec, share in self._deviations(answer, together):
-                noise[spec.name] = max(noise.get(spec.name, 0.0), share)
+                counts = is_real(spec.datatype) or not self.padding.is_packed
+                noise[spec.name] = max(noise.get(spec.name, 0.0), share if counts else 0.0)
         return noise
 
     def _like(self, item: Item, specs: Sequence[TensorSpec], chance: np.random.Generator) -> Item:
