@@ -6,8 +6,8 @@ shows how far this model's rounding goes without any padding.
 
 Items of a model that takes them packed are tried the same way, alone and packed with others: one that mixes
 up what lies side by side is found. What it makes of others of an item's length may then be wrong, too, so its
-rounding is that of the item among copies of itself; whole numbers and texts must be the same, since a sum over
-all copies would pass for rounding that changes all of them.
+rounding is that of the item among copies of itself. Whole numbers and texts must be the same: a sum over all
+copies would pass for rounding that changes all of them.
 """
 
 from __future__ import annotations
