@@ -71,6 +71,7 @@ struct GrpcConnection {
   bool stalled = false;                  // because too much waits for Python
   std::optional<std::int64_t> user;      // whose client it is, once somebody has asked
   bool marked = false;                   // it is looked at when the round ends
+  bool counted = false;                  // the reason for which we close it
   std::uint32_t armed = 0;
 
   std::size_t unsent() const { return http2->out().size() - sent; }
@@ -180,7 +181,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   }
 
   void lose(GrpcConnection& connection, std::string_view why) {
-    shared_.left.count(why);
+    count_reason(connection, why);
     lose(connection);
   }
   void lose(GrpcConnection& connection) {
@@ -255,8 +256,14 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
       if (GrpcConnection* connection = connections_.find(number)) settle(*connection);
   }
 
+  // The first reason counts, before the client hears it and whether or not it ever does.
+  void count_reason(GrpcConnection& connection, std::string_view why) {
+    if (!std::exchange(connection.counted, true)) shared_.left.count(why);
+  }
+
   void settle(GrpcConnection& connection) {
     connection.marked = false;
+    if (connection.http2->broken()) count_reason(connection, connection.http2->reason());
     if (!flush(connection)) return lose(connection);
     const bool done = connection.unsent() == 0, broken = connection.http2->broken();
     if (done && connection.http2->gone()) return lose(connection);
@@ -273,7 +280,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   // Frees all that it has. The socket stays for a moment: closed with something unread, it would take back what we sent
   // last.
   void leave(GrpcConnection& connection) {
-    shared_.left.count(connection.http2->reason());
     connection.http2->end();
     connection.in.clear();
     count_partial(connection, 0);
