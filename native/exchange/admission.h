@@ -21,6 +21,7 @@ enum class Verdict {
   kAway,     // no worker is up, and none will be in time
   kBacklog,  // as many calls of this model are open as can be answered in time
   kBehind,   // the path has more than it can carry: the call has waited too long, or would
+  kTexts,    // more texts wait for tokens than can have them in time
 };
 
 // How much of a model can be open and still be in time. By Little's law a call waits for as long as it takes to answer

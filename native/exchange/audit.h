@@ -11,10 +11,13 @@
 
 namespace astrarium::front {
 
-// Calls that an origin's thread has in its books as open, less those that it has sent and not had back.
+// Calls that an origin's thread has in its books as open, less those that wait for tokens, and those that it has sent
+// and not had back.
 inline std::int64_t astray_at(const Origin& origin) {
-  return origin.counted.read(
-      [&] { return origin.open() - static_cast<std::int64_t>(origin.sent.pushed() - origin.back.popped()); });
+  return origin.counted.read([&] {
+    return origin.open() - origin.in_text.get() -
+           static_cast<std::int64_t>(origin.sent.pushed() - origin.back.popped());
+  });
 }
 
 // Calls that were taken out of the rings to be decided on and did not come back. Nobody decides meanwhile.

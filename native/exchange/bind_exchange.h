@@ -14,6 +14,7 @@
 
 #include "exchange/audit.h"
 #include "exchange/bind_regions.h"
+#include "exchange/bind_text_queue.h"
 #include "exchange/outcome_names.h"
 
 namespace astrarium::front {
@@ -188,6 +189,7 @@ inline void bind_exchange(nb::module_& m) {
   bind_cost(m);
   bind_admission(m);
   bind_regions(m);
+  bind_text_queue(m);
   nb::class_<BoundExchange>(m, "Exchange",
                             "An exchange is what network threads, Python and the scheduler share: memory, tickets in "
                             "rings, who is let in, what was counted. Each thread that reads calls is an origin.")
@@ -218,6 +220,9 @@ inline void bind_exchange(nb::module_& m) {
       .def_prop_ro(
           "regions", [](BoundExchange& self) -> Regions& { return self.exchange->regions; },
           nb::rv_policy::reference_internal, "The memory of clients where tensors lie.")
+      .def_prop_ro(
+          "texts", [](BoundExchange& self) -> TextQueue& { return self.exchange->texts; },
+          nb::rv_policy::reference_internal, "The texts that wait to become tokens.")
       .def_prop_ro(
           "admission", [](BoundExchange& self) -> Admission& { return self.exchange->admission; },
           nb::rv_policy::reference_internal, "Who decides which calls are let in.");

@@ -16,6 +16,7 @@
 #include "exchange/arena.h"
 #include "exchange/regions.h"
 #include "exchange/tally.h"
+#include "exchange/text_queue.h"
 #include "exchange/ticket.h"
 
 namespace astrarium::front {
@@ -32,6 +33,8 @@ struct Origin {
   std::vector<ModelTally> tallies;  // by model
   AnsweredCalls last_calls;
 
+  Count in_text;  // accepted calls whose texts wait for tokens, or have them and have not been sent
+
   SequenceLock counted;   // of the tallies and of the rings' ends here
   SequenceLock admitted;  // of what this origin has let in or out and not counted yet
 
@@ -46,7 +49,12 @@ struct Origin {
 struct Exchange {
   // *memory* is what workers share.
   Exchange(char* memory, std::size_t size, std::size_t models, std::int64_t most_open, std::size_t origins)
-      : memory(memory), size(size), models(models), arena(size), admission(models, most_open) {
+      : memory(memory),
+        size(size),
+        models(models),
+        arena(size),
+        admission(models, most_open),
+        texts(models, size / kTextShare) {
     if (most_open < 1) throw std::invalid_argument("open calls: at least 1 may be");
     const std::size_t most = static_cast<std::size_t>(most_open) + kRacing;
     for (std::size_t i = 0; i < origins; ++i) this->origins.push_back(std::make_unique<Origin>(most, models));
@@ -65,10 +73,14 @@ struct Exchange {
   // Racing threads may each let in one call more than may be open.
   static constexpr std::size_t kRacing = 64;
 
+  // Of the bytes for tensors: so many may wait as texts, beside them.
+  static constexpr std::size_t kTextShare = 4;
+
   char* memory;
   std::size_t size, models;
   Arena arena;
   Admission admission;
+  TextQueue texts;
   Regions regions;                               // of clients
   Bell bell;                                     // of the scheduler
   std::vector<std::unique_ptr<Origin>> origins;  // a ticket's `origin` is its place here

@@ -13,7 +13,8 @@ inline std::string_view outcome_name(int outcome) {
 }
 
 inline constexpr std::string_view kCauseNames[kCauses] = {
-    "", "expired", "sacrificed", "unserved", "worker_lost", "model_error", "policy_error", "quarantined", "other"};
+    "",       "expired", "sacrificed", "unserved", "worker_lost", "model_error", "policy_error", "quarantined",
+    "inputs", "other"};
 inline std::string_view name_of(Cause cause) { return kCauseNames[static_cast<std::size_t>(cause)]; }
 
 }  // namespace astrarium::front

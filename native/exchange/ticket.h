@@ -27,9 +27,13 @@ enum class Cause : std::uint8_t {
   kModelError,
   kPolicyError,
   kQuarantined,
+  kInputs,  // they could not be made
   kOther
 };
-inline constexpr int kCauses = 9;
+inline constexpr int kCauses = 10;
+
+// Whose fault it is that a call's inputs could not be made.
+enum class Fault : std::uint8_t { kModel, kClient, kTooLong };
 
 struct Ticket {
   // Written by the origin.
@@ -49,6 +53,7 @@ struct Ticket {
   int held = 0;  // rows in cancelled batches that a worker may still write for: until then it cannot go home
   Outcome outcome = Outcome::kOpen;  // kInTime where it is answered: the origin knows when its client has it
   Cause cause = Cause::kNone;
+  Fault fault = Fault::kModel;
   std::string reason;                              // of a failure, in words for the client
   std::vector<std::vector<Written>> reply_shapes;  // by row; empty: the model's own
   bool retried = false;
@@ -68,6 +73,7 @@ struct Ticket {
     open_rows = held = 0;
     outcome = Outcome::kOpen;
     cause = Cause::kNone;
+    fault = Fault::kModel;
     retried = false;
     gpu = -1;
     batch_size = 0;

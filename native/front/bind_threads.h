@@ -114,15 +114,24 @@ inline std::optional<ShapeNumbers> numbers_of(const Numbered& given, const std::
   return ShapeNumbers(std::move(axes), given->second, inputs);
 }
 
+// The number of its tokenizer, and what workers get.
+using Tokenized = std::optional<std::pair<int, nb::list>>;
+
+inline std::optional<TokenInputs> token_inputs_of(const Tokenized& given) {
+  if (!given) return std::nullopt;
+  return TokenInputs{given->first, specs_of(given->second)};
+}
+
 template <class Bound>
 void serve(Bound& self, int index, std::string name, std::string version, nb::list inputs, nb::list outputs,
            std::int64_t max_batch, Time objective, std::map<std::int64_t, Time> priorities,
-           std::vector<std::string> applications, const Numbered& numbered) {
+           std::vector<std::string> applications, const Numbered& numbered, const Tokenized& tokenized) {
   if (index < 0 || static_cast<std::size_t>(index) >= self.shared->exchange.models) throw std::out_of_range("index");
   protocol::Model model{index,     std::move(name), std::move(version),   specs_of(inputs), specs_of(outputs),
                         max_batch, objective,       std::move(priorities)};
   auto numbers = numbers_of(numbered, model.inputs);
-  self.serve(ServedModel(std::move(model), std::move(applications), std::move(numbers)));
+  auto tokens = token_inputs_of(tokenized);
+  self.serve(ServedModel(std::move(model), std::move(applications), std::move(numbers), std::move(tokens)));
 }
 
 template <class N>
@@ -164,14 +173,15 @@ nb::class_<N> bind_threads(nb::class_<N> bound) {
       .def("stop", &N::stop, "End the threads at once, with all their connections.")
       .def("synchronize", &N::synchronize, "Wait until every thread has done what it was asked before.")
       .def("serve", &serve<N>, "index"_a, "name"_a, "version"_a, "inputs"_a, "outputs"_a, "max_batch"_a, "objective"_a,
-           "priorities"_a, "applications"_a, "numbered"_a = nb::none(),
+           "priorities"_a, "applications"_a, "numbered"_a = nb::none(), "tokenized"_a = nb::none(),
            nb::sig("def serve(self, index: int, name: str, version: str, inputs: list[Spec], "
                    "outputs: list[Spec], max_batch: int, objective: int, "
                    "priorities: collections.abc.Mapping[int, int], applications: collections.abc.Sequence[str], "
-                   "numbered: Numbered | None = None) -> None"),
+                   "numbered: Numbered | None = None, tokenized: tuple[int, list[Spec]] | None = None) -> None"),
            "Take plain calls of a model from now on, without Python; priorities have objectives of their own. Where "
            "it is *numbered*, the shapes of its items are, in the place of a length: of each axis the input, the "
-           "dimension and the buckets, and the last number before each cell.")
+           "dimension and the buckets, and the last number before each cell. Where its calls are *tokenized*, the "
+           "number of the tokenizer, and the inputs of workers.")
       .def("withhold", &N::withhold, "name"_a, "why"_a, "Pass calls of a model to Python from now on, for that reason.")
       .def(
           "fd", [](N& self) { return self.shared->long_way.fd(); },

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -40,6 +41,9 @@ struct ClientTicket : Ticket {
     return inputs.empty() ? call.model->inputs[at].bytes(call.inputs[at].shape, limit).value_or(0) : inputs[at].bytes;
   }
 
+  // Without memory: its text has no tokens.
+  static constexpr std::size_t kNoBlock = ~std::size_t{0};
+
   // What one large call needed is not kept for small ones.
   void trim() {
     constexpr std::size_t kKept = 1 << 16;
@@ -51,14 +55,18 @@ struct ClientTicket : Ticket {
   void let_go_of_regions() { from.clear(), to.clear(); }
 };
 
-class CallTickets {
+class CallTickets : private TextOwner {
  public:
+  // By any thread: lets the tickets' thread call `take_tokens`, soon, and then `answer_all`.
+  using PostTokens = std::function<void(std::vector<TextOwner::Made>)>;
+
   // *came*: when the thread's clients sent what it has read last.
-  CallTickets(Exchange& exchange, int number, const Time& came)
+  CallTickets(Exchange& exchange, int number, const Time& came, PostTokens post_tokens)
       : exchange_(exchange),
         origin_(*exchange.origins.at(static_cast<std::size_t>(number))),
         number_(number),
-        came_(came) {}
+        came_(came),
+        post_tokens_(std::move(post_tokens)) {}
 
   // A call is read into this one before anybody knows whether it is taken.
   ClientTicket& spare() {
@@ -80,6 +88,7 @@ class CallTickets {
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     const std::string_view why = fill(ticket, model, received);
     if (!why.empty()) return {false, why};
+    if (model.tokens) return take_text(ticket, model, caller, connection);
     if (!find_regions(ticket, model)) return {false, kRegion};
     const bool is_all_here = ticket.from.empty();
     if (is_all_here && !model.limited.empty() && !takes_values(ticket, model, nullptr))
@@ -109,7 +118,7 @@ class CallTickets {
   Beginning begin(Time received, std::string_view area, Incoming& incoming) {
     ClientTicket& ticket = spare();
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
-    if (!is_light(ticket.call) || ticket.call.has_regions() || !fill(ticket, model, received).empty())
+    if (model.tokens || !is_light(ticket.call) || ticket.call.has_regions() || !fill(ticket, model, received).empty())
       return Beginning::kWaits;
     const Time now = monotonic_ns(), objective = ticket.deadline - received;
     const Verdict verdict = is_behind(ticket, objective, now)
@@ -175,6 +184,14 @@ class CallTickets {
   // In the place of an answer with an element that is no text.
   const Refusal& no_text(const protocol::NoText& problem) { return refusals_.no_text(problem), refusals_.last(); }
 
+  // Texts have become inputs, or never will.
+  void take_tokens(const std::vector<TextOwner::Made>& all) {
+    for (const TextOwner::Made& made : all) {
+      ClientTicket& ticket = *static_cast<ClientTicket*>(made.call);
+      if (!fill_in(ticket, made.tokens)) without_tokens_.push_back(&ticket);
+    }
+  }
+
   // Lets the scheduler take all calls that were taken here.
   void send() {
     if (std::exchange(has_sent_, false)) exchange_.hand_in();
@@ -184,18 +201,10 @@ class CallTickets {
   // can tell; without layout there is a refusal. Then, when all is in the books, `then(connection, caller)`.
   template <class Answer, class Then>
   void answer_all(Answer answer, Then then) {
-    for (Ticket* ended = nullptr; origin_.back.peek(ended);) {
-      ClientTicket& ticket = static_cast<ClientTicket&>(*ended);
-      const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
-      const protocol::ReplyLayout* layout = answer_of(ticket, model);
-      if (ticket.caller != nullptr) ticket.caller->ticket = nullptr;
-      const Time now = answer(ticket, layout);
-      end(ticket, model, layout != nullptr, now);
-      exchange_.arena.give_back(ticket.block);
-      ticket.trim();
-      unused_.push_back(&ticket);
-      then(ticket.connection, std::exchange(ticket.caller, nullptr));
-    }
+    for (Ticket* ended = nullptr; origin_.back.peek(ended);)
+      answer_one(static_cast<ClientTicket&>(*ended), answer, then, [this] { origin_.back.drop(); });
+    for (ClientTicket* ticket : std::exchange(without_tokens_, {}))
+      answer_one(*ticket, answer, then, [this] { origin_.in_text.add(-1); });
   }
 
   // The client of a call has gone; the call ends all the same.
@@ -408,6 +417,7 @@ class CallTickets {
     else if (verdict == Verdict::kAway) refusals_.away(model.name, exchange_.admission.back_at() - monotonic_ns());
     else if (verdict == Verdict::kFull) refusals_.full(exchange_.admission.open());
     else if (verdict == Verdict::kBehind) refusals_.behind(waited_, objective);
+    else if (verdict == Verdict::kTexts) refusals_.texts(model.name, exchange_.texts.waiting(model.index));
     else refusals_.backlog(model.name, exchange_.admission.open(model.index), objective);
     if (verdict == Verdict::kAway) return turn_away(model, RefusedFor::kUnavailable);
     return turn_away(model, verdict == Verdict::kTooLate ? RefusedFor::kDeadline : RefusedFor::kOverloaded);
@@ -427,7 +437,119 @@ class CallTickets {
     return {false};
   }
 
+  // ---- texts
+
+  // The call in `spare` is to wait for its tokens; what it costs is known when it has them.
+  Taking take_text(ClientTicket& ticket, const ServedModel& model, Caller& caller, std::uint64_t connection) {
+    if (ticket.rows != 1) return {false, "rows"};
+    if (ticket.call.has_regions()) return {false, kRegion};
+    Text text{texts_of(ticket.call),
+              model.tokens->tokenizer,
+              monotonic_ns(),
+              ticket.deadline,
+              ticket.cost.needed,
+              this,
+              &ticket};
+    if (text.parts.empty()) return {false, "text"};
+    const Time objective = ticket.deadline - ticket.received;
+    const SequenceWrite let_in(origin_.admitted);
+    const Verdict verdict = judge_text(ticket, text, objective);
+    if (verdict == Verdict::kClosed) return {false, "closed"};
+    if (verdict != Verdict::kTaken) return refuse(ticket, model, verdict, text.since);
+    ticket.connection = connection;
+    ticket.caller = &caller;
+    ticket.block = ClientTicket::kNoBlock;
+    for (protocol::Input& tensor : ticket.call.inputs) tensor.data = {};  // it lay in the request
+    caller.ticket = &ticket;
+    unused_.pop_back();
+    return wait_for_tokens(model, std::move(text)), Taking{true};
+  }
+
+  Verdict judge_text(const ClientTicket& ticket, const Text& text, Time objective) {
+    if (is_behind(ticket, objective, text.since)) return Verdict::kBehind;
+    if (exchange_.texts.is_full(ticket.model, text.bytes(), text.deadline - text.since - text.needed, text.since))
+      return Verdict::kTexts;
+    return exchange_.admission.admit(ticket.model, ticket.cost, objective, ticket.received, text.since);
+  }
+
+  void wait_for_tokens(const ServedModel& model, Text text) {
+    const SequenceWrite counting(origin_.counted);
+    origin_.tallies[static_cast<std::size_t>(model.index)].accepted.add(1);
+    origin_.in_text.add(1);
+    void* const call = text.call;
+    if (!exchange_.texts.put(model.index, std::move(text))) made({{call, Tokens::none(Tokens::End::kUnserved)}});
+  }
+
+  void made(std::vector<TextOwner::Made> all) override { post_tokens_(std::move(all)); }
+
+  // Lets a ticket go on with its tokens; false where it ends here.
+  bool fill_in(ClientTicket& ticket, const Tokens& tokens) {
+    if (tokens.end != Tokens::End::kMade) return end_without(ticket, tokens), false;
+    const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
+    std::vector<Written> shapes = model.tokens->shapes(tokens);
+    if (!place_tokens(ticket, model, tokens, shapes))
+      return fail(ticket, "there is no shared memory left for its inputs");
+    weigh(ticket, model.tokens->length(shapes));
+    if (model.tokens->are_open()) ticket.inputs = std::move(shapes);
+    return send_with_tokens(ticket) || fail(ticket, "as many calls are open as may be");
+  }
+
+  bool place_tokens(ClientTicket& ticket, const ServedModel& model, const Tokens& tokens,
+                    const std::vector<Written>& shapes) {
+    const std::size_t inputs = TokenInputs::block_bytes(shapes);
+    ticket.reply_bytes = model.reply_capacity(inputs, 1);
+    const std::int64_t block = exchange_.arena.take(inputs + ticket.reply_bytes);
+    if (block < 0) return false;
+    ticket.block = static_cast<std::size_t>(block);
+    ticket.replies = ticket.block + inputs;
+    model.tokens->write(tokens, exchange_.memory + ticket.block);
+    return true;
+  }
+
+  void weigh(ClientTicket& ticket, int length) {
+    const CallCost cost = exchange_.admission.cost(ticket.model, length);
+    exchange_.admission.reweigh(ticket.model, ticket.cost.weight, cost.weight);
+    ticket.length = length;
+    ticket.cost = cost;
+  }
+
+  bool send_with_tokens(ClientTicket& ticket) {
+    ticket.admitted = monotonic_ns();
+    const SequenceWrite counting(origin_.counted);
+    if (!origin_.sent.push(&ticket)) return false;
+    origin_.in_text.add(-1);
+    return has_sent_ = true;
+  }
+
+  static void end_without(ClientTicket& ticket, const Tokens& tokens) {
+    const bool is_refused = tokens.end == Tokens::End::kRefused;
+    ticket.outcome = is_refused ? Outcome::kFailed : Outcome::kDropped;
+    ticket.cause = is_refused                            ? Cause::kInputs
+                   : tokens.end == Tokens::End::kExpired ? Cause::kExpired
+                                                         : Cause::kUnserved;
+    ticket.fault = tokens.fault;
+    ticket.reason = tokens.reason;
+  }
+  static bool fail(ClientTicket& ticket, std::string_view reason) {
+    end_without(ticket, Tokens::refused(Fault::kModel, std::string(reason)));
+    return false;
+  }
+
   // ---- answers
+
+  // *leave* takes it from where it was.
+  template <class Answer, class Then, class Leave>
+  void answer_one(ClientTicket& ticket, Answer& answer, Then& then, Leave leave) {
+    const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
+    const protocol::ReplyLayout* layout = answer_of(ticket, model);
+    if (ticket.caller != nullptr) ticket.caller->ticket = nullptr;
+    const Time now = answer(ticket, layout);
+    end(ticket, model, layout != nullptr, now, leave);
+    if (ticket.block != ClientTicket::kNoBlock) exchange_.arena.give_back(ticket.block);
+    ticket.trim();
+    unused_.push_back(&ticket);
+    then(ticket.connection, std::exchange(ticket.caller, nullptr));
+  }
 
   // Where the answer lies; nothing where there is none, or where the rows' answers do not belong together or cannot be
   // where they should be: then there is a refusal.
@@ -458,13 +580,14 @@ class CallTickets {
                       [](const Written& a, const Written& b) { return a.shape == b.shape; });
   }
 
-  // It leaves the ring, the books and the admission.
-  void end(const ClientTicket& ticket, const ServedModel& model, bool has_answer, Time now) {
+  // It leaves where it was, the books and the admission.
+  template <class Leave>
+  void end(const ClientTicket& ticket, const ServedModel& model, bool has_answer, Time now, Leave leave) {
     const SequenceWrite let_out(origin_.admitted);
     {
       const SequenceWrite counting(origin_.counted);
       note(ticket, model, has_answer, now);
-      origin_.back.drop();
+      leave();
     }
     exchange_.admission.ended(ticket.model, ticket.cost.weight);
   }
@@ -497,11 +620,13 @@ class CallTickets {
   Origin& origin_;
   int number_;
   const Time& came_;
+  PostTokens post_tokens_;
   Time waited_ = 0;  // the call that was judged last, and would wait
   Refusals refusals_;
   protocol::ReplyLayout layout_{nullptr, 0, {}, {}};
   std::vector<std::unique_ptr<ClientTicket>> all_tickets_;
   std::vector<ClientTicket*> unused_;
+  std::vector<ClientTicket*> without_tokens_;  // they have ended before the scheduler had them
   bool has_sent_ = false;
 };
 

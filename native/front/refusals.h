@@ -79,6 +79,11 @@ class Refusals {
             rounded_duration(waited) + " are gone before one is decided on";
     write(kOverloaded, true);
   }
+  void texts(std::string_view model, std::size_t waiting) {
+    text_ = "overloaded: " + std::to_string(waiting) + " texts wait for the tokenizer of model ";
+    text_ += model, text_ += ", more than it can take in time";
+    write(kOverloaded, true);
+  }
   void changed(std::string_view model) {
     begin("model ", model) += " was loaded anew or unloaded while the call arrived";
     write(kUnavailable, true);
@@ -99,6 +104,7 @@ class Refusals {
   // Of a ticket that came back without an answer.
   void ended(std::string_view model, const Ticket& ticket) {
     if (ticket.cause == Cause::kQuarantined) return quarantined(model, ticket.reason);
+    if (ticket.cause == Cause::kInputs && ticket.fault != Fault::kModel) return at_fault(model, ticket);
     if (ticket.outcome == Outcome::kFailed) return failed(model, ticket.reason);
     if (ticket.cause == Cause::kExpired) {
       begin("model ", model) += ": the deadline can no longer be met";
@@ -153,7 +159,7 @@ class Refusals {
  private:
   static constexpr RefusalKind kDeadline{"504 Gateway Timeout", 4}, kOverloaded{"429 Too Many Requests", 8},
       kUnavailable{"503 Service Unavailable", 14}, kFailed{"500 Internal Server Error", 13}, kBad{"400 Bad Request", 3},
-      kUnprocessable{"422 Unprocessable Entity", 3};
+      kTooLarge{"413 Request Entity Too Large", 8}, kUnprocessable{"422 Unprocessable Entity", 3};
 
   static std::string shown_place(const protocol::Shape& shape, std::size_t at) {
     std::string text = "]";
@@ -169,6 +175,12 @@ class Refusals {
     begin("model ", model) += " failed: ";
     text_ += reason;
     write(kFailed);
+  }
+
+  // The client's own.
+  void at_fault(std::string_view model, const Ticket& ticket) {
+    (begin("model ", model) += ": ") += ticket.reason;
+    write(ticket.fault == Fault::kTooLong ? kTooLarge : kBad);
   }
 
   void quarantined(std::string_view model, std::string_view reason) {

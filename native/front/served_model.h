@@ -11,6 +11,7 @@
 
 #include "common/units.h"
 #include "front/shape_numbers.h"
+#include "front/token_inputs.h"
 #include "protocol/answer.h"
 
 namespace astrarium::front {
@@ -35,13 +36,17 @@ struct ServedModel : protocol::Model {
   std::vector<std::string> applications;
   std::vector<std::size_t> limited;     // which inputs take not every number
   std::optional<ShapeNumbers> numbers;  // of items with several open dimensions
+  std::optional<TokenInputs> tokens;    // where clients send texts: what workers get
   bool fixed_inputs = false;
   std::optional<std::size_t> reply_bytes;  // of one row, where no output varies
   mutable protocol::ReplyLayout layout;    // of an answer whose outputs do not vary; where it lies is filled in
 
   ServedModel(protocol::Model model, std::vector<std::string> applications,
-              std::optional<ShapeNumbers> numbers = std::nullopt)
-      : protocol::Model(std::move(model)), applications(std::move(applications)), numbers(std::move(numbers)) {
+              std::optional<ShapeNumbers> numbers = std::nullopt, std::optional<TokenInputs> tokens = std::nullopt)
+      : protocol::Model(std::move(model)),
+        applications(std::move(applications)),
+        numbers(std::move(numbers)),
+        tokens(std::move(tokens)) {
     for (std::size_t at = 0; at < inputs.size(); ++at)
       if (inputs[at].limits) limited.push_back(at);
     fixed_inputs = fixed_bytes(inputs).has_value();

@@ -9,6 +9,7 @@
 
 #include "protocol/answer.h"
 #include "protocol/call.h"
+#include "tensors/json/bytes_tensor.h"
 #include "tensors/proto_tensor.h"
 
 namespace astrarium::protocol {
@@ -55,7 +56,7 @@ class ProtoCallReader {
   };
   struct InputMessage {
     std::size_t at;  // among the model's inputs
-    std::size_t size;
+    std::size_t elements;
     std::string_view contents;
     bool has_contents;
     bool is_in_region;
@@ -191,20 +192,26 @@ class ProtoCallReader {
     const auto at = place_of(call_->model->inputs, name);
     if (at == call_->inputs.size() || std::exchange(call_->inputs[at].is_there, true)) return false;
     const Spec& spec = call_->model->inputs[at];
-    if (spec.type->bytes == 0) return refused("text");
     if (spec.type->name != type) return false;
-    const auto bytes = spec.bytes(shape_, limit_);
-    if (!bytes || shape_[0] > call_->model->max_batch || (call_->rows != 0 && shape_[0] != call_->rows)) return false;
+    const auto elements = spec.elements(shape_, limit_);
+    if (!elements || shape_[0] > call_->model->max_batch || (call_->rows != 0 && shape_[0] != call_->rows))
+      return false;
     call_->rows = shape_[0];
     call_->inputs[at].shape = shape_;
     message.at = at;
-    message.size = *bytes;
+    message.elements = *elements;
     message.is_in_region = place_.is_given();
-    if (!has_good_place() || (place_.is_given() && (place_.size != *bytes || message.has_contents))) return false;
+    if (place_.is_given() && is_text(message)) return refused("text");  // somebody has to look at its elements first
+    if (!has_good_place() || (place_.is_given() && (place_.size != size(message) || message.has_contents)))
+      return false;
     call_->inputs[at].place = place_;
     inputs_.push_back(message);
     return true;
   }
+
+  const Datatype& type_of(const InputMessage& message) const { return *call_->model->inputs[message.at].type; }
+  bool is_text(const InputMessage& message) const { return type_of(message).kind == Kind::kBytes; }
+  std::size_t size(const InputMessage& message) const { return message.elements * type_of(message).bytes; }
 
   bool place_inputs() {
     if (inputs_.size() != call_->inputs.size()) return false;
@@ -218,20 +225,20 @@ class ProtoCallReader {
   }
 
   bool binary(const InputMessage& message, std::string_view data) {
-    if (message.has_contents || data.size() != message.size) return false;
+    if (message.has_contents) return false;
     call_->inputs[message.at].data = data;
-    return true;
+    if (!is_text(message)) return data.size() == size(message);
+    return bytes_elements(data, message.elements) == std::pair(message.elements, data.size());
   }
 
   bool typed(const InputMessage& message) {
-    const Datatype& type = *call_->model->inputs[message.at].type;
-    const std::size_t elements = message.size / type.bytes;
     if (message.contents.size() > kMostJson) return refused("large_contents");
-    if (elements > message.contents.size()) return false;  // a short message must not ask for much memory
+    if (message.elements > message.contents.size()) return false;  // a short message must not ask for much memory
     Input& input = call_->inputs[message.at];
-    input.own_bytes.resize(message.size);
-    ProtoTensor tensor(type.kind, elements);
+    input.own_bytes.resize(size(message));
+    ProtoTensor tensor(type_of(message).kind, message.elements);
     if (!tensor.parse(message.contents, input.own_bytes.data())) return false;
+    if (is_text(message)) input.own_bytes = std::move(tensor.made);
     input.data = input.own_bytes;
     return true;
   }

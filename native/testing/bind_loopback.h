@@ -41,15 +41,21 @@ struct BoundLoopback {
     loopback.stop();
   }
 
+  // Shapes and bytes, of what a tokenizer made where one did.
+  nb::list inputs_of(const ClientTicket& ticket) const {
+    nb::list inputs;
+    for (const Written& tensor : ticket.inputs) inputs.append(nb::make_tuple(tensor.shape, tensor.bytes));
+    for (std::size_t at = 0; ticket.inputs.empty() && at < ticket.call.inputs.size(); ++at)
+      inputs.append(nb::make_tuple(ticket.call.inputs[at].shape, ticket.input_bytes(at, exchange.size)));
+    return inputs;
+  }
+
   // Each is a `PoppedTicket`, as aliases.nb has it.
   nb::list pop() {
     nb::list rows;
     for (ClientTicket* ticket : loopback.pop()) {
       open[++numbers] = ticket;
-      nb::list inputs;
-      for (std::size_t at = 0; at < ticket->call.inputs.size(); ++at) {
-        inputs.append(nb::make_tuple(ticket->call.inputs[at].shape, ticket->input_bytes(at, exchange.size)));
-      }
+      const nb::list inputs = inputs_of(*ticket);
       rows.append(nb::make_tuple(numbers, ticket->model, ticket->rows, ticket->application, ticket->received,
                                  ticket->deadline, ticket->block, ticket->replies, ticket->reply_bytes, inputs,
                                  ticket->call.timeout_us, ticket->call.priority, ticket->call.application,

@@ -1,6 +1,7 @@
 """The native front of servers: threads that read calls, and what they share with the scheduler."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import astrarium._simulator
 
@@ -192,6 +193,66 @@ class Regions:
     def totals(self) -> tuple[int, int]:
         """Return how many regions there are, and how many bytes."""
 
+class TextBatch:
+    """A text batch is what waits of one model, for one tokenizer."""
+
+    @property
+    def model(self) -> int:
+        """Whose texts they are."""
+
+    @property
+    def tokenizer(self) -> int:
+        """The number of the tokenizer; -1: there are no texts."""
+
+    @property
+    def late(self) -> list[int]:
+        """The numbers of Python's calls that were to have come, and whose time is over."""
+
+    def texts(self) -> list[tuple[bytes, ...]]:
+        """Return the texts, or pairs."""
+
+    def own(self) -> list[tuple[int, int]]:
+        """Return the places of Python's own texts, each with its number."""
+
+    def give(self, made: list[list[list[int]] | tuple[int, str]]) -> None:
+        """Give the numbers for each text, by input of the model; or whose fault it is that there are none (0:
+        the model's, 1: the client's, 2: it is too long), and why. Python has its own already."""
+
+class TextQueue:
+    """In the text queue the texts of all models wait to become tokens."""
+
+    def __init__(self, models: int, most_bytes: int) -> None: ...
+    def is_full(self, model: int, size: int, slack: int, now: int) -> bool:
+        """Return whether a text of so many bytes would wait longer than half of its slack, or finds no
+        place."""
+
+    def waiting(self, model: int) -> int:
+        """Return how many texts of a model wait."""
+
+    def put(
+        self,
+        model: int,
+        parts: list[bytes],
+        tokenizer: int,
+        since: int,
+        deadline: int,
+        needed: int,
+        number: int,
+    ) -> bool:
+        """Put a text of Python's own, under a number; return False where nobody tokenizes any more."""
+
+    def take(self) -> TextBatch | None:
+        """Wait for texts, and take those of a model; return None once the queue is closed."""
+
+    def try_take(self, now: int) -> TextBatch | None:
+        """Take the texts of a model, if any can be taken."""
+
+    def close(self) -> None:
+        """End all that wait, and wake all who take."""
+
+    AT_ONCE: Final[int] = ...
+    """How many bytes are taken at once."""
+
 class Exchange:
     """An exchange is what network threads, Python and the scheduler share: memory, tickets in rings, who is
     let in, what was counted. Each thread that reads calls is an origin."""
@@ -221,6 +282,10 @@ class Exchange:
     @property
     def regions(self) -> Regions:
         """The memory of clients where tensors lie."""
+
+    @property
+    def texts(self) -> TextQueue:
+        """The texts that wait to become tokens."""
 
     @property
     def admission(self) -> Admission:
@@ -282,10 +347,12 @@ class Network:
         priorities: Mapping[int, int],
         applications: Sequence[str],
         numbered: Numbered | None = None,
+        tokenized: tuple[int, list[Spec]] | None = None,
     ) -> None:
         """Take plain calls of a model from now on, without Python; priorities have objectives of their own.
         Where it is *numbered*, the shapes of its items are, in the place of a length: of each axis the input,
-        the dimension and the buckets, and the last number before each cell."""
+        the dimension and the buckets, and the last number before each cell. Where its calls are *tokenized*,
+        the number of the tokenizer, and the inputs of workers."""
 
     def withhold(self, name: str, why: str) -> None:
         """Pass calls of a model to Python from now on, for that reason."""
@@ -385,10 +452,12 @@ class Grpc:
         priorities: Mapping[int, int],
         applications: Sequence[str],
         numbered: Numbered | None = None,
+        tokenized: tuple[int, list[Spec]] | None = None,
     ) -> None:
         """Take plain calls of a model from now on, without Python; priorities have objectives of their own.
         Where it is *numbered*, the shapes of its items are, in the place of a length: of each axis the input,
-        the dimension and the buckets, and the last number before each cell."""
+        the dimension and the buckets, and the last number before each cell. Where its calls are *tokenized*,
+        the number of the tokenizer, and the inputs of workers."""
 
     def withhold(self, name: str, why: str) -> None:
         """Pass calls of a model to Python from now on, for that reason."""

@@ -18,7 +18,7 @@ MAY_USE: dict[str, set[str]] = {
     "protocol": {"tensors"},
     "messages": {"tensors"},
     "exchange": {"common", "messages", "policies"},
-    "front": {"common", "exchange", "protocol"},
+    "front": {"common", "exchange", "protocol", "tensors"},
     "scheduler": {"common", "exchange", "messages", "policies"},
     "worker": {"common", "messages", "tensors"},
     "placement": set(),

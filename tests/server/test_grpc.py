@@ -202,6 +202,27 @@ def test_text_several_inputs_and_a_choice_of_outputs(server: Served, client: Any
     assert answer.as_numpy("OUT_A") is None
 
 
+BROKEN = {
+    "cut off": b"\1\0\0\0a\5\0\0\0b",
+    "one too few": b"\1\0\0\0a",
+    "one too many": b"\1\0\0\0a" * 3,
+    "bytes behind them": b"\1\0\0\0a" * 2 + b"x",
+    "a length beyond everything": b"\1\0\0\0a\xff\xff\xff\xff",
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_broken_elements_of_bytes_are_refused(stub: Any, what: str) -> None:
+    request = service_pb2.ModelInferRequest(model_name="text", raw_input_contents=[BROKEN[what]])
+    request.inputs.add(name="IN", datatype="BYTES", shape=[1, 2])
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ModelInfer(request)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    request = typed("text", "BYTES", "bytes_contents", [b"a"], [1, 2])
+    with pytest.raises(grpc.RpcError, match="expected 2 elements"):
+        stub.ModelInfer(request)
+
+
 def test_a_request_carries_its_deadline_priority_and_application(server: Served, client: Any) -> None:
     client.infer("echo", [tensor(ROWS)], timeout=2_500_000, priority=2, parameters={"application": "maps"})
     call = server.service.calls[-1]

@@ -23,6 +23,7 @@ from astrarium.server.control.calls.ticket import Ticket
 from astrarium.server.control.coordinator import Coordinator
 from astrarium.server.control.plan import ModelPlan, ServingPlan
 from astrarium.server.control.repository import Repository
+from astrarium.server.control.texts.text_queue import TextQueue
 from astrarium.server.control.workers.fleet import Fleet
 from astrarium.server.control.workers.isolation import Isolation
 from astrarium.server.service import LiveService
@@ -467,9 +468,20 @@ def handler_of(stage: Stage) -> CallHandler:
     """Return a handler of calls on a stage, which hears how they end."""
     preprocessor = Preprocessor(stage.tensor_store, lambda: None)
     clock = stage.loop.clock
-    handler = CallHandler(stage.coordinator, stage.repository, preprocessor, Timelines(), clock, lambda: "")
+    texts = texts_of(stage)
+    handler = CallHandler(
+        stage.coordinator, stage.repository, preprocessor, texts, Timelines(), clock, lambda: ""
+    )
     stage.open_calls.on_end = handler.ticket_ended
     return handler
+
+
+def texts_of(stage: Stage, needed: Time = 0) -> TextQueue:
+    """Return a queue of texts on a stage."""
+    front: Any = extension("_front")
+    native = front.TextQueue(len(stage.plan.models), stage.tensor_store.arena.size)
+    ready = stage.open_calls.inputs_made
+    return TextQueue(native, stage.tensor_store, ready, stage.loop.clock, lambda _: needed)
 
 
 def service_of(plan: ServingPlan, loop: FakeLoop) -> LiveService:

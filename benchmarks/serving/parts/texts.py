@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from peers.peer import Peer, Place, Settings
 
 from astrarium.core.optional import extension
 from astrarium.core.quantities import SECOND
-from astrarium.server.contract import InferCall
+from astrarium.server.contract import InferCall, Refused
 from astrarium.server.control.calls.tensor_store import TensorStore
 from astrarium.server.control.calls.ticket import Tensors, Ticket
 from astrarium.server.control.texts.text_queue import TextQueue
@@ -125,9 +125,15 @@ def rate(tokenizer: Tokenizer, texts: list[bytes], seconds: float) -> float:
     done = 0
     while time.process_time() - start < seconds:
         for encoding in tokenizer.encode([(text,) for text in texts[:WAITING]]):
-            tokenizer.inputs.tensors(encoding)
+            inputs_of(tokenizer, encoding)
         done += WAITING
     return done / (time.process_time() - start)
+
+
+def inputs_of(tokenizer: Tokenizer, encoding: Any) -> list[Tensor]:
+    numbers = tokenizer.inputs.numbers(encoding)
+    assert not isinstance(numbers, Refused)
+    return tokenizer.inputs.tensors(numbers)
 
 
 def lags(file: str, texts: dict[int, list[bytes]], seconds: float) -> list[Row]:
@@ -171,14 +177,19 @@ async def queued(file: str, texts: list[bytes]) -> None:
             ticket.released = True
             store.settle(ticket)
         while len(open_) < WAITING:
-            open_.append(ticket_of(random.choice(texts)))
-            queue.take(open_[-1])
+            ticket = ticket_of(random.choice(texts))
+            with suppress(Refused):  # the measurement ends
+                queue.take(ticket)
+            open_.append(ticket)
 
-    with ThreadPoolExecutor(1) as threads:
-        choice = Tokenization(file, longest=LONGEST)
-        queue = TextQueue(choice, FIELD, store, threads, next_ones, time.monotonic_ns, lambda _: 0)
+    queue = TextQueue(front.TextQueue(1, 1 << 26), store, next_ones, time.monotonic_ns, lambda _: 0)
+    queue.add(0, Tokenization(file, longest=LONGEST), FIELD)
+    queue.start()
+    try:
         next_ones()
         await asyncio.Event().wait()
+    finally:
+        queue.close()
 
 
 def ticket_of(text: bytes) -> Ticket:
@@ -191,7 +202,7 @@ async def in_loop(file: str, texts: list[bytes]) -> None:
     tokenizer = fitted(file)
     while True:
         for encoding in tokenizer.encode([(random.choice(texts),) for _ in range(WAITING)]):
-            tokenizer.inputs.tensors(encoding)
+            inputs_of(tokenizer, encoding)
         await asyncio.sleep(0)
 
 

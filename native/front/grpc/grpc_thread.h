@@ -83,7 +83,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
       : EventThread(shared->exchange, number, listener),
         shared_owner_(std::move(shared)),
         shared_(*shared_owner_),
-        calls_(exchange_, number, came_),
+        calls_(exchange_, number, came_,
+               [this](auto all) { post([this, all = std::move(all)] { take_tokens(all); }); }),
         plain_calls_(shared_.limits.head_bytes, shared_.limits.body_bytes) {}
 
   ~GrpcThread() override {
@@ -93,6 +94,10 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   // What follows is posted.
 
+  void take_tokens(const std::vector<TextOwner::Made>& all) {
+    calls_.take_tokens(all);
+    answer_all();
+  }
   void serve(const ServedModel& model) { plain_calls_.serve(std::make_shared<const ServedModel>(model)); }
   void withhold(const std::string& name, const std::string& why) { plain_calls_.withhold(name, why); }
 

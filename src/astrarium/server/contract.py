@@ -146,6 +146,8 @@ class NumberedCard:
     index: int
     card: ModelCard
     why_long: str = ""  # why network threads may read no calls of it; empty: they may
+    # Where clients send texts: the number of the tokenizer, and what workers get.
+    tokenized: tuple[int, tuple[TensorSpec, ...]] | None = None
 
 
 class HeldInput(Struct, frozen=True):

@@ -27,6 +27,7 @@ from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.replanning import Replanner
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.startup import until_workers_are_up
+from astrarium.server.control.texts.text_queue import TextQueue
 from astrarium.server.control.workers.fleet import Fleet
 from astrarium.server.control.workers.hearing import HearingScheduler
 from astrarium.server.control.workers.isolation import Isolation
@@ -83,7 +84,10 @@ class LiveService:
         self.isolation = Isolation(self.repository, self.fleet, self.coordinator, clock, self.networks.look)
         self.workers = new_workers(memory, self.fleet, HearingScheduler(scheduler, self.coordinator.collect))
         self._calibration = self.coordinator.calibration = Calibration(self._ping, clock)
-        self._preprocessor = Preprocessor(tensor_store, open_calls.inputs_made, clock, self._needed)
+        self._preprocessor = Preprocessor(tensor_store, open_calls.inputs_made)
+        self._texts = TextQueue(
+            self.exchange.texts, tensor_store, open_calls.inputs_made, clock, self._needed
+        )
         self._timelines = Timelines()
         self.replanner = Replanner(plan, self.coordinator, self.repository, self._calibration, clock)
         failures = FailureWatch(self.coordinator.accounts.models, clock())
@@ -91,6 +95,7 @@ class LiveService:
             self.coordinator,
             self.repository,
             self._preprocessor,
+            self._texts,
             self._timelines,
             clock,
             self._closed,
@@ -131,17 +136,23 @@ class LiveService:
 
     async def start(self) -> None:
         """Start; return once every worker has its models. InputError names a model that cannot be loaded."""
-        for model in self.plan.models:
-            if model.preprocess is not None:
-                self._preprocessor.load(model.name, model.preprocess)
+        self._load_preprocessing()
         self.repository.start()
         self.fleet.start(self.workers)
         await until_workers_are_up(self.plan, self.coordinator, self.repository, self.fleet, self.clock)
         for entry in self.repository.entries:
             if entry.state == "READY":  # of others nobody knows the inputs for certain
-                self._preprocessor.fit(entry.plan.name, entry.tensors.inputs)
+                self._texts.fit(entry.plan.index, entry.tensors.inputs)
         await self.replanner.begin()
         self._watch = asyncio.get_running_loop().create_task(self._look_after())
+
+    def _load_preprocessing(self) -> None:
+        for model in self.plan.models:
+            if isinstance(model.preprocess, str):
+                self._preprocessor.load(model.name, model.preprocess)
+            elif model.preprocess is not None:
+                self._texts.add(model.index, model.preprocess, f"models.{model.name}.preprocess")
+        self._texts.start()
 
     async def drain(self, grace: float) -> None:
         """Take no more calls and end those that were taken, for at most *grace* seconds."""
@@ -156,6 +167,7 @@ class LiveService:
             if task is not None:
                 task.cancel()
         self.workers.hush()
+        self._texts.close()
         if self.coordinator.began:
             self.coordinator.close()
         await self.workers.stop(grace)

@@ -217,7 +217,7 @@ def test_reasons_for_the_long_way_are_counted() -> None:
             )
             for stream in (1, 3, 5, 7):
                 await connection.answer(stream)
-            wanted = {"unknown_model": 1, "x-astrarium-timeline": 1, "version": 1, "text": 1}
+            wanted = {"unknown_model": 1, "x-astrarium-timeline": 1, "version": 1, "body": 1}
             assert server.grpc.native.long_way() == wanted
 
     run(ask())

@@ -7,7 +7,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from astrarium.core.quantities import MILLISECOND, Time
-from astrarium.server.contract import ModelCard, NativeFront
+from astrarium.server.contract import ModelCard, NativeFront, NumberedCard
 from astrarium.serving.live import limits
 from astrarium.serving.live.numbering import numbering
 from astrarium.serving.live.tensors import TensorSpec
@@ -46,7 +46,7 @@ class NativeThreads:
         for model in self._front.cards():
             if self._cards.get(model.index) is not model.card:
                 self._cards[model.index] = model.card
-                self._learn(model.index, model.card, model.why_long or why_long(model.card))
+                self._learn(model, model.why_long or why_long(model.card))
 
     def look_again(self) -> None:
         """Look, unless that was a moment ago; to be called when a request went the long way."""
@@ -75,12 +75,13 @@ class NativeThreads:
         """Return the bytes that clients make us keep, tensors of accepted calls aside."""
         return self._native.held()
 
-    def _learn(self, index: int, card: ModelCard, why: str) -> None:
+    def _learn(self, model: NumberedCard, why: str) -> None:
+        card = model.card
         if why:
             self._native.withhold(card.name, why)
             return
         self._native.serve(
-            index,
+            model.index,
             card.name,
             card.version,
             native_specs(card.inputs),
@@ -89,7 +90,8 @@ class NativeThreads:
             card.slo,
             dict(card.priorities),
             list(card.applications),
-            *_numbered(card),
+            _numbered(card),
+            _tokenized(model),
         )
 
     def always_long(self) -> dict[str, str]:
@@ -99,16 +101,23 @@ class NativeThreads:
         return {name: why for name, why in reasons.items() if why}
 
 
-def _numbered(card: ModelCard) -> list[Numbered]:
-    """Return what else threads are told of a model whose shapes have numbers.
+def _tokenized(model: NumberedCard) -> tuple[int, list[Spec]] | None:
+    if model.tokenized is None:
+        return None
+    number, inputs = model.tokenized
+    return number, native_specs(inputs)
+
+
+def _numbered(card: ModelCard) -> Numbered | None:
+    """Return what threads are told of a model whose shapes have numbers.
 
     That is along which dimension of which input each axis lies, its buckets, and where cells begin.
     """
     known = numbering(card.inputs, card.sizes)
     if known is None:
-        return []
+        return None
     axes = zip(known.axes, known.grid.axes, strict=True)
-    return [([(*place, list(buckets)) for place, buckets in axes], known.grid.before())]
+    return [(*place, list(buckets)) for place, buckets in axes], known.grid.before()
 
 
 def native_specs(specs: Iterable[TensorSpec]) -> list[Spec]:

@@ -3,65 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from astrarium.core.optional import extension
 from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.core.quantities import Time
 from astrarium.server.contract import InferCall, Kind, Refused
 from astrarium.server.control.calls.ticket import Tensors, Ticket
-from astrarium.server.control.texts.text_queue import AT_ONCE, NO_MEMORY, TextQueue
+from astrarium.server.control.texts.text_queue import NO_MEMORY
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.layout import tensors_at, whole_shapes
 from astrarium.serving.live.tensors import Tensor, TensorSpec, pack_bytes
 from astrarium.serving.scenario.tokenization import Tokenization
-from tests.support.live_fakes import FakeAnswer, Stage
+from tests.support.live_fakes import FakeAnswer, Stage, texts_of
 from tests.support.server.tokenizers import saved
 
 TOKENS = TensorSpec("input_ids", "INT64", (-1,))
 TENSORS = Tensors((TOKENS,), (TensorSpec("OUTPUT", "FP32", (1,)),))
 NEEDED = 2 * MS
-
-
-class HeldThreads(Executor):
-    """Threads whose work is done when a test says so; `sizes` tells how many texts came each time."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-        self._held: list[Callable[[], None]] = []
-
-    def submit(self, work: Any, /, *args: Any, **_: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.sizes.append(len(args[0]))
-        self._held.append(lambda: future.set_result(work(*args)))
-        return future
-
-    def let_go(self) -> None:
-        held, self._held = self._held, []
-        for work in held:
-            work()
+FIELD = "models.m0.preprocess"
+AT_ONCE = cast(Any, extension("_front")).TextQueue.AT_ONCE
 
 
 class Scene:
-    """A queue of texts on a stage, whose clock stands still unless it is told to go on."""
+    """A queue of texts on a stage, whose clock stands still unless it is told to go on.
+
+    Nobody tokenizes but `tokenize` and `finish`; `sizes` tells how many texts went together each time.
+    """
 
     def __init__(self, file: str, **stage: Any) -> None:
         self.stage = Stage(**stage)
-        self.threads = HeldThreads()
-        self.choice = Tokenization(file, longest=8)
-        self.queue = TextQueue(
-            self.choice,
-            "models.m0.preprocess",
-            self.stage.tensor_store,
-            self.threads,
-            self.stage.open_calls.inputs_made,
-            self.stage.loop.clock,
-            lambda model: NEEDED,
-        )
+        self.queue = texts_of(self.stage, NEEDED)
+        self.queue.add(0, Tokenization(file, longest=8), FIELD)
+        self.sizes: list[int] = []
+
+    def take(self) -> Any:
+        """Take what waits, as a thread would; None where nothing does."""
+        batch = self.queue._native.try_take(self.stage.loop.now)
+        if batch is not None:
+            self.sizes.append(len(batch.texts()))
+        return batch
 
     def send(self, text: bytes = b"the", within: Time = 100 * MS, tensors: Tensors = TENSORS) -> Ticket:
         now = self.stage.loop.now
@@ -73,8 +57,8 @@ class Scene:
         return ticket
 
     async def finish(self) -> None:
-        while self.queue._working is not None:
-            self.threads.let_go()
+        while (batch := self.take()) is not None:
+            self.queue.tokenize(batch)
             await asyncio.sleep(0)
 
     def tokens(self, ticket: Ticket) -> list[int]:
@@ -91,10 +75,12 @@ def scene(tmp_path: Path) -> Scene:
 def test_all_that_wait_go_together_once_the_others_are_done(scene: Scene) -> None:
     async def scenario() -> None:
         tickets = [scene.send(b"the")]
-        await asyncio.sleep(0)
+        batch = scene.take()
         tickets += [scene.send(b"server"), scene.send(b"a text")]
+        assert scene.take() is None
+        scene.queue.tokenize(batch)
         await scene.finish()
-        assert scene.threads.sizes == [1, 2]
+        assert scene.sizes == [1, 2]
         assert [scene.tokens(ticket) for ticket in tickets] == [[2, 4, 3], [2, 5, 3], [2, 7, 8, 3]]
         assert all(ticket.inputs_ready and not ticket.broken for ticket in tickets)
 
@@ -106,7 +92,7 @@ def test_no_batch_keeps_others_waiting_long(scene: Scene) -> None:
         for _ in range(3):
             scene.send(b"the " * (AT_ONCE // 4))
         await scene.finish()
-        assert scene.threads.sizes == [1, 1, 1]
+        assert scene.sizes == [1, 1, 1]
 
     asyncio.run(scenario())
 
@@ -114,13 +100,14 @@ def test_no_batch_keeps_others_waiting_long(scene: Scene) -> None:
 def test_a_call_that_would_wait_too_long_is_refused_at_once(scene: Scene) -> None:
     async def scenario() -> None:
         scene.send()
-        await asyncio.sleep(0)  # it is under way
+        batch = scene.take()
         scene.send()
         scene.stage.loop.now += 10 * MS
         scene.send(within=2 * 10 * MS + NEEDED)
         with pytest.raises(Refused, match="2 texts wait for the tokenizer of model m0") as refused:
             scene.send(within=2 * 10 * MS + NEEDED - 1)
         assert refused.value.kind is Kind.OVERLOADED
+        scene.queue.tokenize(batch)
         await scene.finish()
 
     asyncio.run(scenario())
@@ -129,14 +116,53 @@ def test_a_call_that_would_wait_too_long_is_refused_at_once(scene: Scene) -> Non
 def test_a_call_that_has_become_too_late_gets_no_tokens(scene: Scene) -> None:
     async def scenario() -> None:
         scene.send()
-        await asyncio.sleep(0)
+        scene.queue.tokenize(scene.take())
         late, in_time = scene.send(within=50 * MS), scene.send(within=90 * MS)
         scene.stage.loop.now += 50 * MS - NEEDED + 1
         await scene.finish()
-        assert scene.threads.sizes == [1, 1]
+        assert scene.sizes == [1, 1]
         assert (late.outcome, late.cause) == (Outcome.DROPPED, "expired")
         assert late.block < 0
         assert scene.tokens(in_time) == [2, 4, 3]
+
+    asyncio.run(scenario())
+
+
+def test_texts_take_no_more_memory_than_there_is_for_them(scene: Scene) -> None:
+    async def scenario() -> None:
+        most = scene.stage.tensor_store.arena.size
+        first = scene.send(b"a" * (most - 4))
+        with pytest.raises(Refused, match="1 texts wait for the tokenizer"):
+            scene.send(b"the server")
+        scene.send(b"the")
+        await scene.finish()
+        scene.send(b"the server")
+        await scene.finish()
+        assert first.inputs_ready
+
+    asyncio.run(scenario())
+
+
+def test_who_takes_texts_and_makes_nothing_of_them_ends_them(scene: Scene) -> None:
+    """A batch that is lost does not hold up the model's next one."""
+
+    async def scenario() -> None:
+        scene.send()
+        assert scene.take() is not None
+        ticket = scene.send()
+        await scene.finish()
+        assert scene.tokens(ticket) == [2, 4, 3]
+
+    asyncio.run(scenario())
+
+
+def test_a_closed_queue_takes_no_texts(scene: Scene) -> None:
+    async def scenario() -> None:
+        scene.queue.close()
+        with pytest.raises(Refused, match="the server stops") as refused:
+            scene.send()
+        assert refused.value.kind is Kind.UNAVAILABLE
+        assert scene.queue._native.take() is None
 
     asyncio.run(scenario())
 
@@ -154,7 +180,7 @@ def test_a_bad_text_fails_alone_and_is_its_clients_fault(scene: Scene) -> None:
 
 def test_a_tokenizer_that_cannot_be_read_any_more_is_our_fault(scene: Scene, tmp_path: Path) -> None:
     async def scenario() -> None:
-        scene.queue._choice = Tokenization(str(tmp_path / "none.json"), longest=8)
+        scene.queue.add(0, Tokenization(str(tmp_path / "none.json"), longest=8), FIELD)
         ticket = scene.send()
         await scene.finish()
         assert (ticket.outcome, ticket.blamed) == (Outcome.FAILED, Kind.MODEL_FAILED)
@@ -168,7 +194,7 @@ def test_a_model_that_was_loaded_anew_has_its_own_inputs(scene: Scene) -> None:
         fixed = Tensors((TensorSpec("TOKENS", "INT64", (8,)),), TENSORS.outputs)
         before, after = scene.send(), scene.send(tensors=fixed)
         await scene.finish()
-        assert scene.threads.sizes == [1, 1]
+        assert scene.sizes == [1, 1]
         assert scene.tokens(before) == [2, 4, 3]
         assert after.shapes is None
         shapes = whole_shapes(fixed.inputs, 1)

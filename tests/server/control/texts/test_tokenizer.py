@@ -11,7 +11,7 @@ from astrarium.core.errors import InputError
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.control.texts.token_inputs import token_inputs
 from astrarium.server.control.texts.tokenizer import FURTHER, GENEROUS, Text, Tokenizer
-from astrarium.serving.live.tensors import TensorSpec, to_array
+from astrarium.serving.live.tensors import Tensor, TensorSpec, to_array
 from astrarium.serving.scenario.tokenization import Tokenization
 from tests.support.server.tokenizers import WORDS, saved, word_tokenizer
 
@@ -32,6 +32,12 @@ def fitted(file: str, *specs: TensorSpec, longest: int | None = LONGEST) -> Toke
 
 def ids(tokenizer: Tokenizer, *texts: Text) -> list[Any]:
     return [one if isinstance(one, Refused) else one.ids for one in tokenizer.encode(list(texts))]
+
+
+def inputs_of(tokenizer: Tokenizer, encoding: Any) -> list[Tensor]:
+    numbers = tokenizer.inputs.numbers(encoding)
+    assert not isinstance(numbers, Refused)
+    return tokenizer.inputs.tensors(numbers)
 
 
 def test_texts_become_tokens_each_as_long_as_it_is(file: str) -> None:
@@ -58,7 +64,7 @@ def test_a_pair_is_joined_with_types(file: str) -> None:
     inputs = [TOKENS, TensorSpec("token_type_ids", "INT32", (-1,))]
     tokenizer = fitted(file, *inputs)
     [encoding] = tokenizer.encode([(b"the server", b"takes")])
-    tokens, types = tokenizer.inputs.tensors(encoding)
+    tokens, types = inputs_of(tokenizer, encoding)
     assert to_array(tokens).tolist() == [[2, 4, 5, 3, 6, 3]]
     assert to_array(types).tolist() == [[0, 0, 0, 0, 1, 1]]
     assert to_array(types).dtype == "int32"
@@ -69,7 +75,7 @@ def test_texts_are_filled_up_to_a_fixed_size_and_masked(file: str) -> None:
         file, TensorSpec("TOKENS", "INT64", (5,)), TensorSpec("MASK", "INT64", (5,)), longest=None
     )
     [encoding] = tokenizer.encode([(b"the",)])
-    tokens, mask = map(to_array, tokenizer.inputs.tensors(encoding))
+    tokens, mask = map(to_array, inputs_of(tokenizer, encoding))
     assert tokens.tolist() == [[2, 4, 3, 0, 0]]
     assert mask.tolist() == [[1, 1, 1, 0, 0]]
 

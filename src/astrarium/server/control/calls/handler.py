@@ -23,6 +23,7 @@ from astrarium.server.control.calls.ticket import Ticket, Waiter
 from astrarium.server.control.coordinator import Coordinator
 from astrarium.server.control.health.failure_watch import FailureWatch
 from astrarium.server.control.repository import Entry, Repository
+from astrarium.server.control.texts.text_queue import TextQueue
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import UNSERVED
 from astrarium.serving.ledger import Outcome
@@ -41,6 +42,7 @@ class CallHandler:
         coordinator: Coordinator,
         repository: Repository,
         preprocessor: Preprocessor,
+        texts: TextQueue,
         timelines: Timelines,
         clock: Callable[[], Time],
         closed: Callable[[], str],
@@ -49,6 +51,7 @@ class CallHandler:
         self._coordinator = coordinator
         self._repository = repository
         self._preprocessor = preprocessor
+        self._texts = texts
         self._timelines = timelines
         self._clock = clock
         self._closed = closed
@@ -57,12 +60,16 @@ class CallHandler:
         self._tensor_store = coordinator.open_calls.tensor_store
 
     def cards(self) -> Sequence[NumberedCard]:
-        """Return the models' cards; a model with preprocessing goes the long way, and says so."""
-        entries = self._repository.entries
-        return [
-            NumberedCard(entry.plan.index, entry.card(), "preprocess" if entry.plan.preprocess else "")
-            for entry in entries
-        ]
+        """Return the models' cards; one whose inputs code makes goes the long way, and says so."""
+        return [self._card(entry) for entry in self._repository.entries]
+
+    def _card(self, entry: Entry) -> NumberedCard:
+        index = entry.plan.index
+        if not isinstance(entry.plan.preprocess, Tokenization) or entry.tensors.numbering:
+            return NumberedCard(index, entry.card(), "preprocess" if entry.plan.preprocess else "")
+        inputs = entry.tensors.inputs
+        tokenized = self._texts.tokenizer(index, inputs), inputs
+        return NumberedCard(index, entry.card(), tokenized=tokenized)
 
     async def infer(self, call: InferCall) -> InferAnswer:
         if call.rows > 1 and isinstance(self._repository.find(call.model).plan.preprocess, Tokenization):
@@ -178,8 +185,11 @@ class CallHandler:
         self._coordinator.accounts.models[entry.plan.index].refused[refused.kind.name.lower()] += 1
 
     def _take_in(self, ticket: Ticket, entry: Entry) -> None:
-        if entry.plan.preprocess is not None:
-            self._preprocessor.prepare(ticket, entry.plan.preprocess)
+        preprocess = entry.plan.preprocess
+        if isinstance(preprocess, Tokenization):
+            self._texts.take(ticket)
+        elif preprocess is not None:
+            self._preprocessor.prepare(ticket, preprocess)
         elif not self._tensor_store.take_in(ticket, ticket.call.inputs):
             self._refuse_for_memory(ticket, self._tensor_store.bytes_of(ticket.call.inputs))
 

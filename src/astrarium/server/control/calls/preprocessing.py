@@ -1,4 +1,4 @@
-"""Preprocessing makes a model's inputs in the frontend: by code of the user's, or by a tokenizer."""
+"""Preprocessing makes a model's inputs in the frontend, by code of the user's."""
 
 from __future__ import annotations
 
@@ -6,70 +6,38 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic_ns
 from typing import Any
 
-from astrarium.core.quantities import Time
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.control.calls.tensor_store import TensorStore
 from astrarium.server.control.calls.ticket import Ticket
-from astrarium.server.control.texts.text_queue import NO_MEMORY, TextQueue
+from astrarium.server.control.texts.text_queue import NO_MEMORY
 from astrarium.serving.live.backends.blame import blamed
 from astrarium.serving.live.backends.references import loaded
 from astrarium.serving.live.limits import violation
 from astrarium.serving.live.packing import unlike
 from astrarium.serving.live.tensors import Tensor, TensorSpec, datatype_of, to_array, to_bytes
-from astrarium.serving.scenario.tokenization import Tokenization
 
 THREADS = 4
 Hook = Callable[..., Mapping[str, Any]]
 
 
 class Preprocessor:
-    """The preprocessor runs hooks and tokenizers in threads, and calls *when_ready* when inputs are made.
+    """The preprocessor runs hooks in threads, and calls *when_ready* when inputs are made."""
 
-    *needed* is how long a call of a model takes once it has its inputs.
-    """
-
-    def __init__(
-        self,
-        tensor_store: TensorStore,
-        when_ready: Callable[[], None],
-        clock: Callable[[], Time] = monotonic_ns,
-        needed: Callable[[int], Time] = lambda _: 0,
-    ) -> None:
+    def __init__(self, tensor_store: TensorStore, when_ready: Callable[[], None]) -> None:
         self._tensor_store = tensor_store
         self._when_ready = when_ready
-        self._clock = clock
-        self._needed = needed
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="preprocess")
-        self._text_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
         self._hooks: dict[str, Hook] = {}
-        self._texts: dict[str, TextQueue] = {}  # by model
         self._running: set[asyncio.Task[None]] = set()
 
-    def load(self, model: str, choice: str | Tokenization) -> None:
+    def load(self, model: str, reference: str) -> None:
         """Load what makes a model's inputs now, so that a mistake shows before the first request."""
-        field = f"models.{model}.preprocess"
-        if isinstance(choice, str):
-            self._hooks[choice] = loaded(choice, Path(), field)
-            return
-        shared = self._tensor_store, self._text_threads, self._when_ready, self._clock, self._needed
-        self._texts[model] = TextQueue(choice, field, *shared)
+        self._hooks[reference] = loaded(reference, Path(), f"models.{model}.preprocess")
 
-    def fit(self, model: str, inputs: tuple[TensorSpec, ...]) -> None:
-        """Load the tokenizer of a model that has one for its inputs; InputError where they do not fit."""
-        if model in self._texts:
-            self._texts[model].fit(inputs)
-
-    def prepare(self, ticket: Ticket, choice: str | Tokenization) -> None:
-        """Make a call's inputs; Refused where they would come too late."""
-        if isinstance(choice, str):
-            self._run_hook(ticket, choice)
-        else:
-            self._texts[ticket.call.model].take(ticket)
-
-    def _run_hook(self, ticket: Ticket, reference: str) -> None:
+    def prepare(self, ticket: Ticket, reference: str) -> None:
+        """Make a call's inputs."""
         ticket.inputs_ready = False
         task = asyncio.get_running_loop().create_task(self._prepare(ticket, reference))
         self._running.add(task)
@@ -107,7 +75,6 @@ class Preprocessor:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._text_threads.shutdown(wait=False, cancel_futures=True)
 
 
 def made_tensor(spec: TensorSpec, answer: Mapping[str, Any], rows: int) -> Tensor:

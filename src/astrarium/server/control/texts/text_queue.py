@@ -1,15 +1,17 @@
-"""Texts of one model wait in a queue while others are tokenized in a thread, and come next, all at once.
+"""Texts wait in the native queue, and threads here make tokens of them: all that wait of a model, at once.
 
-Nobody waits for company, and no text is tokenized that could not be answered in time any more.
+Calls that network threads have read come there and go on without Python. Those that Python has read are
+tickets, which get their inputs in the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from contextlib import suppress
+from itertools import count
+from threading import Thread
+from typing import TYPE_CHECKING
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Time
@@ -17,109 +19,135 @@ from astrarium.server.contract import Kind, Refused
 from astrarium.server.control.calls.admission import overloaded
 from astrarium.server.control.calls.tensor_store import TensorStore
 from astrarium.server.control.calls.ticket import Ticket
-from astrarium.server.control.texts.token_inputs import TokenInputs, token_inputs
-from astrarium.server.control.texts.tokenizer import Text, Tokenizer
+from astrarium.server.control.texts.fitted_tokenizers import FittedTokenizers, Specs
+from astrarium.server.control.texts.token_inputs import Numbers
+from astrarium.server.control.texts.tokenizer import Text
 from astrarium.serving.live.backends.blame import blamed
-from astrarium.serving.live.limits import violation
-from astrarium.serving.live.tensors import Tensor, TensorSpec, unpack_bytes
+from astrarium.serving.live.tensors import Tensor, unpack_bytes
 from astrarium.serving.scenario.tokenization import Tokenization
 
-AT_ONCE = 1 << 14  # bytes: some 5 ms of one core, after which those that came meanwhile have their turn
+if TYPE_CHECKING:
+    from astrarium._front import TextBatch
+    from astrarium._front import TextQueue as NativeQueue
+
+THREADS = 4  # models whose texts are tokenized at the same time, each by as many cores as there are
 NO_MEMORY = "there is no shared memory left for its inputs"
-Made = Sequence[Tensor] | Refused
-
-
-class _Waiting(NamedTuple):
-    ticket: Ticket
-    since: Time
+Made = Numbers | Refused
+_FAULTS = {Kind.MODEL_FAILED: 0, Kind.BAD_REQUEST: 1, Kind.TOO_LARGE: 2}  # as in native/exchange/ticket.h
+_Settled = tuple[int, "Sequence[Tensor] | Refused"]  # a number, and inputs or why there are none
 
 
 class TextQueue:
-    """A text queue belongs to one event loop.
+    """A text queue is for all models of a server.
 
-    *needed* is how long a model's call takes once it has its tokens; *when_ready* is called when calls have
+    *needed* is how long a model's call takes once it has its tokens; *when_ready* is called when tickets have
     their inputs, or never will.
     """
 
     def __init__(
         self,
-        choice: Tokenization,
-        field: str,
+        native: NativeQueue,
         tensor_store: TensorStore,
-        threads: Executor,
         when_ready: Callable[[], None],
         clock: Callable[[], Time],
         needed: Callable[[int], Time],
     ) -> None:
-        self._choice = choice
-        self._field = field
+        self._native = native
         self._tensor_store = tensor_store
-        self._threads = threads
         self._when_ready = when_ready
         self._clock = clock
         self._needed = needed
-        self._waiting: deque[_Waiting] = deque()
-        self._tokenizer: Tokenizer | None = None
-        self._specs: tuple[TensorSpec, ...] = ()
-        self._working: asyncio.Task[None] | None = None
+        self._tokenizers = FittedTokenizers()
+        self._numbers = count()
+        self._tickets: dict[int, Ticket] = {}  # that wait
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads: list[Thread] = []
+
+    def add(self, model: int, choice: Tokenization, field: str) -> None:
+        """Take texts of a model from now on."""
+        self._tokenizers.add(model, choice, field)
+
+    def fit(self, model: int, inputs: Specs) -> None:
+        """Load the tokenizer of a model that has one; InputError where it is none for these inputs."""
+        self._tokenizers.fit(model, inputs)
+
+    def tokenizer(self, model: int, inputs: Specs) -> int:
+        """Return the number of the tokenizer for a model with these inputs."""
+        return self._tokenizers.number(model, inputs)
+
+    def start(self) -> None:
+        """Let threads tokenize, where a model has a tokenizer."""
+        for number in range(min(THREADS, len(self._tokenizers))):
+            thread = Thread(target=self._work, name=f"tokenize_{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def close(self) -> None:
+        """End the texts of network threads; those of tickets end with them, in `OpenCalls`."""
+        self._native.close()
+        for thread in self._threads:
+            thread.join(timeout=1.0)  # a text may take long: its thread ends with the process
 
     def take(self, ticket: Ticket) -> None:
-        """Take a call's text; Refused where it would have its tokens too late."""
+        """Take a ticket's text; Refused where it would have its tokens too late."""
         now = self._clock()
-        self._refuse_late(ticket, now)
-        ticket.inputs_ready = False
-        self._waiting.append(_Waiting(ticket, now))
-        if self._working is None:
-            self._working = asyncio.get_running_loop().create_task(self._work())
-
-    def _refuse_late(self, ticket: Ticket, now: Time) -> None:
-        """Refuse a call that would wait longer than half of its slack, as the first in the queue has.
-
-        The other half is the GPU's.
-        """
-        slack = ticket.deadline - now - self._needed(ticket.model)
-        if self._waiting and 2 * (now - self._waiting[0].since) > slack:
-            waiting = f"{len(self._waiting)} texts wait for the tokenizer"
+        needed = self._needed(ticket.model)
+        text = _text(ticket)
+        if self._native.is_full(ticket.model, sum(map(len, text)), ticket.deadline - now - needed, now):
+            waiting = f"{self._native.waiting(ticket.model)} texts wait for the tokenizer"
             raise overloaded(f"{waiting} of model {ticket.call.model}, more than it can take in time")
+        self._loop = asyncio.get_running_loop()
+        number = next(self._numbers)
+        tokenizer = self.tokenizer(ticket.model, ticket.tensors.inputs)
+        if not self._native.put(ticket.model, list(text), tokenizer, now, ticket.deadline, needed, number):
+            raise Refused(Kind.UNAVAILABLE, "the server stops")
+        ticket.inputs_ready = False
+        self._tickets[number] = ticket
 
-    async def _work(self) -> None:
+    def _work(self) -> None:
+        while (batch := self._native.take()) is not None:
+            self.tokenize(batch)
+
+    def tokenize(self, batch: TextBatch) -> None:
+        """Make tokens of a batch, in any thread."""
+        late = batch.late
+        own = batch.own()
+        made = self._made(batch)
+        settled = [(number, self._inputs(batch.tokenizer, made[place])) for place, number in own]
+        batch.give([_as_given(one) for one in made])
+        if (settled or late) and self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended, and its tickets with it
+                self._loop.call_soon_threadsafe(self._settle, settled, late)
+
+    def _made(self, batch: TextBatch) -> list[Made]:
+        texts = batch.texts()
+        if not texts:
+            return []
         try:
-            while batch := self._next_batch():
-                loop = asyncio.get_running_loop()
-                made = await loop.run_in_executor(self._threads, self._made, batch)
-                for ticket, inputs in zip(batch, made, strict=True):
-                    self._settle(ticket, inputs)
-                self._when_ready()
-        finally:
-            self._working = None
+            tokenizer = self._tokenizers.of(batch.tokenizer)
+            return [
+                one if isinstance(one, Refused) else tokenizer.inputs.numbers(one)
+                for one in tokenizer.encode(texts)
+            ]
+        except InputError as error:  # the model was loaded anew, and takes other inputs now
+            return [Refused(Kind.MODEL_FAILED, str(error))] * len(texts)
+        except Exception as error:
+            failed = Refused(Kind.MODEL_FAILED, f"its text could not be tokenized: {blamed(error)}")
+            return [failed] * len(texts)
 
-    def _next_batch(self) -> list[Ticket]:
-        """Take what waits, as far as it is for the same inputs: a model can be loaded anew with others."""
-        batch: list[Ticket] = []
-        size = 0
-        self._end_late()
-        while self._waiting and size < AT_ONCE:
-            ticket = self._waiting[0].ticket
-            if batch and ticket.tensors.inputs != batch[0].tensors.inputs:
-                break
-            batch.append(self._waiting.popleft().ticket)
-            size += sum(len(tensor.data) for tensor in ticket.call.inputs)
-        return batch
+    def _inputs(self, tokenizer: int, made: Made) -> Sequence[Tensor] | Refused:
+        return made if isinstance(made, Refused) else self._tokenizers.of(tokenizer).inputs.tensors(made)
 
-    def _end_late(self) -> None:
-        """End the calls that cannot be in time any more, without the cost of tokens."""
-        now = self._clock()
-        waiting: deque[_Waiting] = deque()
-        for one in self._waiting:
-            if now + self._needed(one.ticket.model) > one.ticket.deadline:
-                one.ticket.expired = one.ticket.inputs_ready = True
-            else:
-                waiting.append(one)
-        if len(waiting) < len(self._waiting):
-            self._waiting = waiting
-            self._when_ready()
+    def _settle(self, settled: Sequence[_Settled], late: Sequence[int]) -> None:
+        """Give tickets their inputs, in the event loop."""
+        for number in late:
+            ticket = self._tickets.pop(number)
+            ticket.expired = ticket.inputs_ready = True
+        for number, inputs in settled:
+            self._fill_in(self._tickets.pop(number), inputs)
+        self._when_ready()
 
-    def _settle(self, ticket: Ticket, inputs: Made) -> None:
+    def _fill_in(self, ticket: Ticket, inputs: Sequence[Tensor] | Refused) -> None:
         if isinstance(inputs, Refused):
             ticket.broken = inputs.reason
             ticket.blamed = inputs.kind
@@ -128,44 +156,11 @@ class TextQueue:
         ticket.inputs_ready = True
         self._tensor_store.settle(ticket)  # its call may have ended meanwhile
 
-    def _made(self, batch: list[Ticket]) -> list[Made]:
-        """Make the inputs of each call, in a thread."""
-        try:
-            tokenizer = self._fitted(batch[0].tensors.inputs)
-            encodings = tokenizer.encode([_text(ticket) for ticket in batch])
-            return [_inputs(tokenizer.inputs, encoding) for encoding in encodings]
-        except InputError as error:  # the model was loaded anew, and takes other inputs now
-            return [Refused(Kind.MODEL_FAILED, str(error))] * len(batch)
-        except Exception as error:
-            failed = Refused(Kind.MODEL_FAILED, f"its text could not be tokenized: {blamed(error)}")
-            return [failed] * len(batch)
-
-    def fit(self, specs: tuple[TensorSpec, ...]) -> None:
-        """Load the tokenizer for a model with these inputs; InputError where it is none for them."""
-        self._tokenizer = None
-        inputs = token_inputs(self._choice, specs, self._field)
-        self._tokenizer = Tokenizer(self._choice.tokenizer, inputs, self._field)
-        self._tokenizer.encode([(b"warm",)])
-        self._specs = specs
-
-    def _fitted(self, specs: tuple[TensorSpec, ...]) -> Tokenizer:
-        if self._tokenizer is None or specs != self._specs:
-            self.fit(specs)
-        assert self._tokenizer is not None
-        return self._tokenizer
-
 
 def _text(ticket: Ticket) -> Text:
     """Return the text of a call, or its pair, one from each of its inputs."""
     return tuple(unpack_bytes(tensor.data)[0] for tensor in ticket.call.inputs)
 
 
-def _inputs(inputs: TokenInputs, encoding: Any) -> Made:
-    if isinstance(encoding, Refused):
-        return encoding
-    made = inputs.tensors(encoding)
-    for (spec, _), tensor in zip(inputs.filled, made, strict=True):
-        if wrong := violation(spec, tensor.shape, tensor.data):
-            reason = f"its tokenizer made a token that the model does not take: {wrong}"
-            return Refused(Kind.MODEL_FAILED, reason)
-    return made
+def _as_given(made: Made) -> Numbers | tuple[int, str]:
+    return (_FAULTS[made.kind], made.reason) if isinstance(made, Refused) else made

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from astrarium.core.errors import InputError, one_of
+from astrarium.server.contract import Kind, Refused
 from astrarium.serving.live.tensors import DATATYPES, Tensor, TensorSpec, to_bytes
 from astrarium.serving.scenario.tokenization import Tokenization
 
@@ -22,6 +24,7 @@ _USUAL = {
 }
 _OPTIONS = {_TOKENS: "tokens", _TYPES: "types", _MASK: "mask"}
 _WHOLE = ("INT", "UINT")
+Numbers = list[list[int]]  # for each input of a model
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,28 @@ class TokenInputs:
     shortest: int
     longest: int
 
-    def tensors(self, encoding: Any) -> list[Tensor]:
-        """Return the model's inputs for one text."""
-        return [self._tensor(spec, getattr(encoding, part)) for spec, part in self.filled]
+    def numbers(self, encoding: Any) -> Numbers | Refused:
+        """Return what the model's inputs are for one text; Refused where it does not take that."""
+        numbers = [getattr(encoding, part) for _, part in self.filled]
+        for (spec, _), (low, high), row in zip(self.filled, self._bounds, numbers, strict=True):
+            if row and (min(row) < low or max(row) > high):
+                taken = f"{spec.name} takes numbers from {low} to {high}"
+                reason = f"its tokenizer made a token that the model does not take: {taken}"
+                return Refused(Kind.MODEL_FAILED, reason)
+        return numbers
+
+    def tensors(self, numbers: Numbers) -> list[Tensor]:
+        pairs = zip(self.filled, numbers, strict=True)
+        return [self._tensor(spec, row) for (spec, _), row in pairs]
 
     @staticmethod
     def _tensor(spec: TensorSpec, numbers: Sequence[int]) -> Tensor:
         array = np.array([numbers], DATATYPES[spec.datatype])
         return Tensor(spec.name, spec.datatype, array.shape, to_bytes(array))
+
+    @cached_property
+    def _bounds(self) -> list[tuple[int, int]]:
+        return [_bounds(spec) for spec, _ in self.filled]
 
     @property
     def pads(self) -> bool:
@@ -49,6 +66,13 @@ class TokenInputs:
     @property
     def tokens(self) -> TensorSpec:
         return next(spec for spec, part in self.filled if part == _TOKENS)
+
+
+def _bounds(spec: TensorSpec) -> tuple[int, int]:
+    """Return the lowest and the highest number that an input takes."""
+    info = np.iinfo(DATATYPES[spec.datatype])
+    low, high = spec.values or (info.min, info.max)
+    return max(int(info.min), int(low)), min(int(info.max), int(high))
 
 
 def token_inputs(choice: Tokenization, specs: Sequence[TensorSpec], field: str) -> TokenInputs:

@@ -1,0 +1,288 @@
+"""Texts that a network thread reads: they wait for tokens, and end in exactly one way, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astrarium.server.protocol.network_threads import native_specs
+from astrarium.serving.live.tensors import TensorSpec
+from tests.support.server.fakes import HOUR
+from tests.support.server.plain_calls import request
+
+_front: Any = import_module("astrarium._front")
+_testing: Any = import_module("astrarium._testing")
+
+MEMORY = 1 << 20
+TEXT = TensorSpec("TEXT", "BYTES", (1,))
+TOKENS = (TensorSpec("ids", "INT32", (-1,)), TensorSpec("mask", "INT64", (-1,)))
+OUTPUT = TensorSpec("OUT", "FP32", (1,))
+ANSWER = [[1, 1]], 4
+
+
+class Scene:
+    """A network thread, a scheduler by hand, and nobody who tokenizes but the test."""
+
+    def __init__(self) -> None:
+        self.memory = memoryview(mmap.mmap(-1, MEMORY))
+        self.exchange = _front.Exchange(self.memory, models=2, most_open=100, origins=2)
+        self.loopback = _testing.Loopback(self.exchange)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.network = _front.Network(
+                self.exchange,
+                [listener.fileno()],
+                head_bytes=4096,
+                body_bytes=1 << 20,
+                held_bytes=1 << 20,
+                request_ns=HOUR,
+                keep_alive_ns=HOUR,
+                connections=0,
+                keys=[],
+                too_slow=b"",
+                no_descriptor=b"",
+            )
+            self._address = listener.getsockname()
+        self.serve()
+        self.network.start()
+
+    def serve(self, tokenizer: int = 7, tokens: tuple[TensorSpec, ...] = TOKENS) -> None:
+        tokenized = tokenizer, native_specs(tokens)
+        inputs, outputs = native_specs([TEXT]), native_specs([OUTPUT])
+        self.network.serve(0, "m", "1", inputs, outputs, 4, HOUR, {}, [], tokenized=tokenized)
+        pair = native_specs([TEXT, TensorSpec("OTHER", "BYTES", ())])
+        self.network.serve(1, "pair", "1", pair, outputs, 4, HOUR, {}, [], tokenized=tokenized)
+
+    def send(self, *texts: Any, model: str = "m", **parameters: Any) -> socket.socket:
+        data = [{"name": "TEXT", "datatype": "BYTES", "shape": [len(texts), 1], "data": list(texts)}]
+        return self.send_body({"inputs": data, "parameters": parameters}, model)
+
+    def send_body(self, body: Any, model: str = "m") -> socket.socket:
+        line = socket.create_connection(self._address, timeout=60)
+        line.sendall(request(json.dumps(body).encode(), model))
+        return line
+
+    def take(self, now: int | None = None) -> Any:
+        """The texts that wait, as soon as there are any."""
+        return until(lambda: self.exchange.texts.try_take(time.monotonic_ns() if now is None else now))
+
+    def taken(self) -> Any:
+        """The call that the scheduler has."""
+        [call] = until(self.loopback.pop)
+        return call
+
+    def why_long(self) -> str:
+        [(_, connection, _, why, *_)] = until(self.network.passed)
+        self.network.abort(connection)
+        return str(why)
+
+    def is_quiet(self) -> bool:
+        self.network.synchronize()
+        exchange = self.exchange
+        return exchange.astray(0, 0) == 0 and exchange.admission.open() == 0 and exchange.arena.used == 0
+
+
+def until(find: Callable[[], Any]) -> Any:
+    for _ in range(60_000):
+        if found := find():
+            return found
+        time.sleep(0.001)
+    raise AssertionError("nothing came")
+
+
+def answer(line: socket.socket) -> tuple[int, Any]:
+    """The status and the body that a client has, which then goes."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += line.recv(1 << 16)
+    head, _, body = data.partition(b"\r\n\r\n")
+    size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    while len(body) < size:
+        body += line.recv(1 << 16)
+    line.close()
+    return int(head.split()[1]), json.loads(body)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    scene = Scene()
+    yield scene
+    assert until(scene.is_quiet), "a call is in no book, or its memory is kept"
+    scene.network.stop()
+
+
+def test_a_text_gets_its_tokens_and_then_goes_on_as_any_call(scene: Scene) -> None:
+    line = scene.send("größer", id="x")
+    batch = scene.take()
+    assert (batch.model, batch.tokenizer, batch.texts()) == (0, 7, [("größer".encode(),)])
+    assert batch.own() == []
+    assert scene.loopback.pop() == []
+    assert scene.exchange.astray(0, 0) == 0  # while it waits for tokens
+    batch.give([[[5, 6, 7], [1, 1, 1]]])
+    number, model, rows, _, _, _, block, _, _, shapes, *_ = scene.taken()
+    assert (model, rows) == (0, 1)
+    assert shapes == [([1, 3], 12), ([1, 3], 24)]
+    assert np.frombuffer(scene.memory, np.int32, 3, block).tolist() == [5, 6, 7]
+    assert np.frombuffer(scene.memory, np.int64, 3, block + 64).tolist() == [1, 1, 1]
+    assert bytes(scene.memory[block + 12 : block + 64]) == bytes(52)
+    scene.loopback.end(number, shapes=[[]])
+    status, body = answer(line)
+    assert (status, [output["name"] for output in body["outputs"]]) == (200, ["OUT"])
+
+
+def test_a_pair_is_one_text(scene: Scene) -> None:
+    inputs = [
+        {"name": "OTHER", "datatype": "BYTES", "shape": [1], "data": ["b"]},
+        {"name": "TEXT", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]},
+    ]
+    line = scene.send_body({"inputs": inputs}, "pair")
+    batch = scene.take()
+    assert (batch.model, batch.texts()) == (1, [(b"a", b"b")])
+    batch.give([(0, "no")])
+    assert answer(line)[0] == 500
+
+
+def test_inputs_of_one_size_need_no_shapes(scene: Scene) -> None:
+    scene.serve(tokenizer=8, tokens=(TensorSpec("ids", "INT8", (2,)),))
+    line = scene.send("a")
+    scene.take().give([[[3, -4]]])
+    number, _, _, _, _, _, block, *_ = scene.taken()
+    assert np.frombuffer(scene.memory, np.int8, 2, block).tolist() == [3, -4]
+    scene.loopback.end(number, shapes=[[]])
+    assert answer(line)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "error"),
+    [
+        (0, 500, "model m failed: it is odd"),
+        (1, 400, "model m: it is odd"),
+        (2, 413, "model m: it is odd"),
+    ],
+)
+def test_whose_fault_it_is_shows(scene: Scene, fault: int, status: int, error: str) -> None:
+    line = scene.send("odd")
+    scene.take().give([(fault, "it is odd")])
+    assert answer(line) == (status, {"error": error})
+    assert until(scene.is_quiet)
+    tally = scene.exchange.tally(0)
+    assert (tally[0], tally[3]) == (1, {("failed", "inputs"): 1})
+
+
+def test_one_that_is_late_by_its_turn_costs_no_tokens(scene: Scene) -> None:
+    line = scene.send("late")
+    until(lambda: scene.exchange.texts.waiting(0))
+    batch = scene.take(now=time.monotonic_ns() + 2 * HOUR)
+    assert (batch.texts(), batch.late) == ([], [])
+    assert answer(line) == (504, {"error": "model m: the deadline can no longer be met"})
+
+
+def test_the_queue_closes_and_nobody_is_left_without_an_answer(scene: Scene) -> None:
+    under_way = scene.send("a")
+    batch = scene.take()
+    waiting = scene.send("b")
+    until(lambda: scene.exchange.texts.waiting(0))
+    scene.exchange.texts.close()
+    assert answer(waiting)[0] == 503
+    batch.give([[[1], [1]]])
+    assert answer(under_way)[0] == 503
+    status, body = answer(scene.send("c"))
+    assert (status, body["error"]) == (503, "model m: the server stopped before it came to this call")
+
+
+def test_a_client_that_goes_leaves_nothing_behind(scene: Scene) -> None:
+    line = scene.send("a")
+    batch = scene.take()
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it closes with a reset
+    line.close()
+    until(lambda: scene.network.connections() == 0)
+    batch.give([[[1], [1]]])
+    scene.loopback.end(scene.taken()[0], shapes=[[]])
+
+
+def test_a_batch_that_nobody_gives_back_fails_its_calls(scene: Scene) -> None:
+    line = scene.send("a")
+    scene.take()
+    assert answer(line) == (500, {"error": "model m failed: its text could not be tokenized"})
+    scene.send("b").close()
+    scene.take().give([(1, "")])
+
+
+def test_without_memory_for_its_tokens_a_call_fails(scene: Scene) -> None:
+    line = scene.send("a")
+    batch = scene.take()
+    block = scene.exchange.arena.take(MEMORY)
+    batch.give([[[1], [1]]])
+    status, body = answer(line)
+    assert (status, body["error"]) == (500, "model m failed: there is no shared memory left for its inputs")
+    scene.exchange.arena.give_back(block)
+
+
+def test_who_would_wait_too_long_for_tokens_is_refused(scene: Scene) -> None:
+    first = scene.send("a")
+    until(lambda: scene.exchange.texts.waiting(0))
+    time.sleep(0.02)
+    status, body = answer(scene.send("b", timeout=30_000))
+    expected = "overloaded: 1 texts wait for the tokenizer of model m, more than it can take in time"
+    assert (status, body["error"]) == (429, expected)
+    scene.take().give([(1, "")])
+    assert answer(first)[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"), [(("a", "b"), "rows"), (("\ud800",), "body"), ((b"\xff",), "text")], ids=str
+)
+def test_what_somebody_else_has_to_look_at_goes_the_long_way(
+    scene: Scene, texts: tuple[Any, ...], why: str
+) -> None:
+    if isinstance(texts[0], bytes):
+        size = 4 + len(texts[0])
+        data = {"name": "TEXT", "datatype": "BYTES", "shape": [1, 1]}
+        head = json.dumps({"inputs": [data | {"parameters": {"binary_data_size": size}}]}).encode()
+        line = socket.create_connection(scene._address, timeout=60)
+        body = head + len(texts[0]).to_bytes(4, "little") + texts[0]
+        line.sendall(request(body, "m", f"Inference-Header-Content-Length: {len(head)}"))
+    else:
+        line = scene.send(*texts)
+    assert scene.why_long() == why
+    line.close()
+
+
+def test_each_batch_is_for_one_tokenizer(scene: Scene) -> None:
+    lines = [scene.send("a")]
+    until(lambda: scene.exchange.texts.waiting(0) == 1)
+    scene.serve(tokenizer=8)
+    lines.append(scene.send("b"))
+    until(lambda: scene.exchange.texts.waiting(0) == 2)
+    for tokenizer in (7, 8):
+        batch = scene.take()
+        assert batch.tokenizer == tokenizer
+        batch.give([(1, "")])
+    assert [answer(line)[0] for line in lines] == [400, 400]
+
+
+def test_models_have_their_turns_and_a_slow_one_holds_up_itself_alone(scene: Scene) -> None:
+    lines = [scene.send("a")]
+    slow = scene.take()
+    lines.append(scene.send("b"))
+    until(lambda: scene.exchange.texts.waiting(0) == 1)
+    assert scene.exchange.texts.try_take(time.monotonic_ns()) is None
+    inputs = [
+        {"name": "TEXT", "datatype": "BYTES", "shape": [1, 1], "data": ["c"]},
+        {"name": "OTHER", "datatype": "BYTES", "shape": [1], "data": ["d"]},
+    ]
+    lines.append(scene.send_body({"inputs": inputs}, "pair"))
+    other = scene.take()
+    assert other.model == 1
+    for batch in (slow, other):
+        batch.give([(1, "")])
+    scene.take().give([(1, "")])
+    assert [answer(line)[0] for line in lines] == [400] * 3
