@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -11,62 +10,25 @@
 
 #include "common/clock.h"
 #include "exchange/exchange.h"
+#include "front/client_ticket.h"
 #include "front/incoming.h"
 #include "front/refusals.h"
 #include "front/served_model.h"
+#include "front/text_calls.h"
 #include "protocol/answer.h"
-#include "protocol/call.h"
-#include "protocol/trim.h"
 
 namespace astrarium::front {
 
-struct ClientTicket;
-
-// Who waits for a call's answer.
-struct Caller {
-  ClientTicket* ticket = nullptr;  // the call
-};
-
-// A call on its way, and whose it is.
-struct ClientTicket : Ticket {
-  protocol::Call call;
-  Caller* caller = nullptr;  // nothing: its client has gone
-  std::uint64_t connection = 0;
-  RegionOwner owner;             // of the regions that it may use
-  std::vector<RegionPart> from;  // by input; empty: none lies in a region
-  std::vector<RegionPart> to;    // by wanted output; empty: none goes to a region
-
-  // Of an input, once its bytes lie where workers find them.
-  std::size_t input_bytes(std::size_t at, std::size_t limit) const {
-    return inputs.empty() ? call.model->inputs[at].bytes(call.inputs[at].shape, limit).value_or(0) : inputs[at].bytes;
-  }
-
-  // Without memory: its text has no tokens.
-  static constexpr std::size_t kNoBlock = ~std::size_t{0};
-
-  // What one large call needed is not kept for small ones.
-  void trim() {
-    constexpr std::size_t kKept = 1 << 16;
-    for (protocol::Input& tensor : call.inputs)
-      if (tensor.own_bytes.capacity() > kKept) protocol::trim(tensor.own_bytes);
-    if (call.id.capacity() > kKept) protocol::trim(call.id);
-    let_go_of_regions();
-  }
-  void let_go_of_regions() { from.clear(), to.clear(); }
-};
-
-class CallTickets : private TextOwner {
+class CallTickets {
  public:
-  // By any thread: lets the tickets' thread call `take_tokens`, soon, and then `answer_all`.
-  using PostTokens = std::function<void(std::vector<TextOwner::Made>)>;
-
-  // *came*: when the thread's clients sent what it has read last.
-  CallTickets(Exchange& exchange, int number, const Time& came, PostTokens post_tokens)
+  // *came*: when the thread's clients sent what it has read last; *post_tokens*: lets it call `take_tokens`, soon, and
+  // then `answer_all`.
+  CallTickets(Exchange& exchange, int number, const Time& came, TextCalls::Post post_tokens)
       : exchange_(exchange),
         origin_(*exchange.origins.at(static_cast<std::size_t>(number))),
         number_(number),
         came_(came),
-        post_tokens_(std::move(post_tokens)) {}
+        texts_(exchange, origin_, std::move(post_tokens)) {}
 
   // A call is read into this one before anybody knows whether it is taken.
   ClientTicket& spare() {
@@ -88,7 +50,7 @@ class CallTickets : private TextOwner {
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     const std::string_view why = fill(ticket, model, received);
     if (!why.empty()) return {false, why};
-    if (model.tokens) return take_text(ticket, model, caller, connection);
+    if (model.tokens) return take_texts(ticket, model, caller, connection);
     if (!find_regions(ticket, model)) return {false, kRegion};
     const bool is_all_here = ticket.from.empty();
     if (is_all_here && !model.limited.empty() && !takes_values(ticket, model, nullptr))
@@ -139,7 +101,7 @@ class CallTickets : private TextOwner {
     ClientTicket& ticket = end_arrival(incoming);
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     if (!model.limited.empty() && !takes_values(ticket, model, exchange_.memory + ticket.block)) {
-      put_back(ticket);
+      recycle(ticket);
       return turn_away(model, RefusedFor::kBadRequest);
     }
     const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
@@ -148,7 +110,7 @@ class CallTickets : private TextOwner {
                                 ? exchange_.admission.admit(model.index, ticket.cost, objective, ticket.received, now)
                                 : Verdict::kClosed;
     if (verdict == Verdict::kTaken) return hand_over(ticket, caller) ? Taking{true} : refuse_as_full(ticket, model);
-    put_back(ticket);
+    recycle(ticket);
     if (verdict != Verdict::kClosed) return refuse(ticket, model, verdict, now);
     is_served ? refusals_.closed(model.name) : refusals_.changed(model.name);
     origin_.tallies[static_cast<std::size_t>(model.index)]
@@ -161,7 +123,7 @@ class CallTickets : private TextOwner {
   bool expire(Incoming& incoming, Time now) {
     if (incoming.is_refused() || now <= incoming.ticket->deadline) return false;
     ClientTicket& ticket = end_arrival(incoming);
-    put_back(ticket);
+    recycle(ticket);
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     refuse(ticket, model, Verdict::kTooLate, now);
     return true;
@@ -169,7 +131,7 @@ class CallTickets : private TextOwner {
 
   // Its client has gone before all of it was here.
   void abandon(Incoming& incoming) {
-    if (!incoming.is_refused()) put_back(end_arrival(incoming));
+    if (!incoming.is_refused()) recycle(end_arrival(incoming));
   }
   // Writes the outputs of an answered call that belong in regions there. False where one does not take it, and
   // `refusal` says why. Who has gone gets nothing: the memory may be something else by now.
@@ -185,10 +147,11 @@ class CallTickets : private TextOwner {
   const Refusal& no_text(const protocol::NoText& problem) { return refusals_.no_text(problem), refusals_.last(); }
 
   // Texts have become inputs, or never will.
-  void take_tokens(const std::vector<TextOwner::Made>& all) {
-    for (const TextOwner::Made& made : all) {
+  void take_tokens(const std::vector<TextCalls::Made>& all) {
+    for (const TextCalls::Made& made : all) {
       ClientTicket& ticket = *static_cast<ClientTicket*>(made.call);
-      if (!fill_in(ticket, made.tokens)) without_tokens_.push_back(&ticket);
+      if (texts_.fill_in(ticket, made.tokens)) has_sent_ = true;
+      else without_tokens_.push_back(&ticket);
     }
   }
 
@@ -204,7 +167,7 @@ class CallTickets : private TextOwner {
     for (Ticket* ended = nullptr; origin_.back.peek(ended);)
       answer_one(static_cast<ClientTicket&>(*ended), answer, then, [this] { origin_.back.drop(); });
     for (ClientTicket* ticket : std::exchange(without_tokens_, {}))
-      answer_one(*ticket, answer, then, [this] { origin_.in_text.add(-1); });
+      answer_one(*ticket, answer, then, [this] { texts_.leave(); });
   }
 
   // The client of a call has gone; the call ends all the same.
@@ -360,12 +323,6 @@ class CallTickets : private TextOwner {
   static std::size_t block_size(const ClientTicket& ticket, std::size_t inputs) {
     return Arena::rounded(inputs + static_cast<std::size_t>(ticket.rows) * ticket.reply_bytes);
   }
-  void put_back(ClientTicket& ticket) {
-    exchange_.arena.give_back(ticket.block);
-    ticket.trim();
-    unused_.push_back(&ticket);
-  }
-
   // Where tensors that were read as if they lay in *area* go, in their order there; those that came as JSON go there
   // now.
   std::vector<Incoming::Place> places_of(const ClientTicket& ticket, std::string_view area) const {
@@ -407,7 +364,7 @@ class CallTickets : private TextOwner {
   Taking refuse_as_full(ClientTicket& ticket, const ServedModel& model) {
     ticket.caller = nullptr;
     exchange_.admission.ended(model.index, ticket.cost.weight);
-    put_back(ticket);
+    recycle(ticket);
     return refuse(ticket, model, Verdict::kFull, 0);
   }
 
@@ -440,99 +397,94 @@ class CallTickets : private TextOwner {
   // ---- texts
 
   // The call in `spare` is to wait for its tokens; what it costs is known when it has them.
-  Taking take_text(ClientTicket& ticket, const ServedModel& model, Caller& caller, std::uint64_t connection) {
-    if (ticket.rows != 1) return {false, "rows"};
+  Taking take_texts(ClientTicket& ticket, const ServedModel& model, Caller& caller, std::uint64_t connection) {
     if (ticket.call.has_regions()) return {false, kRegion};
-    Text text{texts_of(ticket.call),
-              model.tokens->tokenizer,
-              monotonic_ns(),
-              ticket.deadline,
-              ticket.cost.needed,
-              this,
-              &ticket};
-    if (text.parts.empty()) return {false, "text"};
-    const Time objective = ticket.deadline - ticket.received;
+    std::vector<std::vector<std::string>> texts = texts_of(ticket.call);
+    if (texts.empty()) return {false, "text"};
+    const Time now = monotonic_ns();
     const SequenceWrite let_in(origin_.admitted);
-    const Verdict verdict = judge_text(ticket, text, objective);
+    const Verdict verdict = judge_texts(ticket, texts, now);
     if (verdict == Verdict::kClosed) return {false, "closed"};
-    if (verdict != Verdict::kTaken) return refuse(ticket, model, verdict, text.since);
+    if (verdict != Verdict::kTaken) return refuse(ticket, model, verdict, now);
+    for (protocol::Input& tensor : ticket.call.inputs) tensor.data = {};  // it lay in the request
     ticket.connection = connection;
     ticket.caller = &caller;
-    ticket.block = ClientTicket::kNoBlock;
-    for (protocol::Input& tensor : ticket.call.inputs) tensor.data = {};  // it lay in the request
     caller.ticket = &ticket;
     unused_.pop_back();
-    return wait_for_tokens(model, std::move(text)), Taking{true};
+    if (texts.size() == 1) texts_.put(ticket, std::move(texts.front()), now);
+    else put_parts(ticket, std::move(texts), now);
+    return {true};
   }
 
-  Verdict judge_text(const ClientTicket& ticket, const Text& text, Time objective) {
-    if (is_behind(ticket, objective, text.since)) return Verdict::kBehind;
-    if (exchange_.texts.is_full(ticket.model, text.bytes(), text.deadline - text.since - text.needed, text.since))
-      return Verdict::kTexts;
-    return exchange_.admission.admit(ticket.model, ticket.cost, objective, ticket.received, text.since);
+  // All texts of a call are let in, or none.
+  Verdict judge_texts(const ClientTicket& ticket, const std::vector<std::vector<std::string>>& texts, Time now) {
+    const Time objective = ticket.deadline - ticket.received;
+    if (is_behind(ticket, objective, now)) return Verdict::kBehind;
+    if (texts_.is_full(ticket, bytes_of(texts), now)) return Verdict::kTexts;
+    for (std::size_t count = 0; count < texts.size(); ++count) {
+      const Verdict verdict = exchange_.admission.admit(ticket.model, ticket.cost, objective, ticket.received, now);
+      if (verdict == Verdict::kTaken) continue;
+      while (count-- > 0) exchange_.admission.ended(ticket.model, ticket.cost.weight);
+      return verdict;
+    }
+    return Verdict::kTaken;
   }
 
-  void wait_for_tokens(const ServedModel& model, Text text) {
-    const SequenceWrite counting(origin_.counted);
-    origin_.tallies[static_cast<std::size_t>(model.index)].accepted.add(1);
-    origin_.in_text.add(1);
-    void* const call = text.call;
-    if (!exchange_.texts.put(model.index, std::move(text))) made({{call, Tokens::none(Tokens::End::kUnserved)}});
+  // Each text of a call is as long as it is, and a ticket of its own.
+  void put_parts(ClientTicket& whole, std::vector<std::vector<std::string>> texts, Time now) {
+    whole.block = ClientTicket::kNoBlock;
+    whole.outcome = Outcome::kInTime;  // until a part says otherwise
+    whole.open_parts = texts.size();
+    for (std::vector<std::string>& text : texts) {
+      ClientTicket& part = spare();
+      unused_.pop_back();
+      part_of(whole, part);
+      whole.parts.push_back(&part);
+      texts_.put(part, std::move(text), now);
+    }
+  }
+  void part_of(ClientTicket& whole, ClientTicket& part) {
+    part.clear();
+    part.call.clear();
+    part.call.model = whole.call.model;
+    part.call.timeout_us = whole.call.timeout_us;
+    part.call.patience = whole.call.patience;
+    part.whole = &whole;
+    part.rows = 1;
+    part.origin = whole.origin, part.model = whole.model, part.application = whole.application;
+    part.received = whole.received, part.deadline = whole.deadline, part.cost = whole.cost;
   }
 
-  void made(std::vector<TextOwner::Made> all) override { post_tokens_(std::move(all)); }
-
-  // Lets a ticket go on with its tokens; false where it ends here.
-  bool fill_in(ClientTicket& ticket, const Tokens& tokens) {
-    if (tokens.end != Tokens::End::kMade) return end_without(ticket, tokens), false;
-    const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
-    std::vector<Written> shapes = model.tokens->shapes(tokens);
-    if (!place_tokens(ticket, model, tokens, shapes))
-      return fail(ticket, "there is no shared memory left for its inputs");
-    weigh(ticket, model.tokens->length(shapes));
-    if (model.tokens->are_open()) ticket.inputs = std::move(shapes);
-    return send_with_tokens(ticket) || fail(ticket, "as many calls are open as may be");
+  // A part has ended, and is in the books; the client has its answer with the last one.
+  template <class Answer, class Then, class Leave>
+  void answer_part(ClientTicket& part, Answer& answer, Then& then, Leave leave) {
+    const auto& model = static_cast<const ServedModel&>(*part.call.model);
+    ClientTicket& whole = *part.whole;
+    const protocol::ReplyLayout* layout = answer_of(part, model);
+    end(part, model, layout != nullptr, monotonic_ns(), leave);
+    if (layout == nullptr && whole.outcome == Outcome::kInTime) whole.take_end_of(part);
+    if (--whole.open_parts > 0) return;
+    if (whole.outcome == Outcome::kInTime) whole.take_stages_of(part);
+    if (whole.caller != nullptr) whole.caller->ticket = nullptr;
+    answer(whole, answer_of_parts(whole, model));
+    for (ClientTicket* one : whole.parts) recycle(*one);
+    const std::uint64_t connection = whole.connection;
+    Caller* const caller = std::exchange(whole.caller, nullptr);
+    recycle(whole);
+    then(connection, caller);
   }
 
-  bool place_tokens(ClientTicket& ticket, const ServedModel& model, const Tokens& tokens,
-                    const std::vector<Written>& shapes) {
-    const std::size_t inputs = TokenInputs::block_bytes(shapes);
-    ticket.reply_bytes = model.reply_capacity(inputs, 1);
-    const std::int64_t block = exchange_.arena.take(inputs + ticket.reply_bytes);
-    if (block < 0) return false;
-    ticket.block = static_cast<std::size_t>(block);
-    ticket.replies = ticket.block + inputs;
-    model.tokens->write(tokens, exchange_.memory + ticket.block);
-    return true;
-  }
-
-  void weigh(ClientTicket& ticket, int length) {
-    const CallCost cost = exchange_.admission.cost(ticket.model, length);
-    exchange_.admission.reweigh(ticket.model, ticket.cost.weight, cost.weight);
-    ticket.length = length;
-    ticket.cost = cost;
-  }
-
-  bool send_with_tokens(ClientTicket& ticket) {
-    ticket.admitted = monotonic_ns();
-    const SequenceWrite counting(origin_.counted);
-    if (!origin_.sent.push(&ticket)) return false;
-    origin_.in_text.add(-1);
-    return has_sent_ = true;
-  }
-
-  static void end_without(ClientTicket& ticket, const Tokens& tokens) {
-    const bool is_refused = tokens.end == Tokens::End::kRefused;
-    ticket.outcome = is_refused ? Outcome::kFailed : Outcome::kDropped;
-    ticket.cause = is_refused                            ? Cause::kInputs
-                   : tokens.end == Tokens::End::kExpired ? Cause::kExpired
-                                                         : Cause::kUnserved;
-    ticket.fault = tokens.fault;
-    ticket.reason = tokens.reason;
-  }
-  static bool fail(ClientTicket& ticket, std::string_view reason) {
-    end_without(ticket, Tokens::refused(Fault::kModel, std::string(reason)));
-    return false;
+  const protocol::ReplyLayout* answer_of_parts(ClientTicket& whole, const ServedModel& model) {
+    if (whole.outcome != Outcome::kInTime) return refusals_.ended(model.name, whole), nullptr;
+    protocol::ReplyLayout joined{};
+    for (ClientTicket* part : whole.parts) {
+      const protocol::ReplyLayout& row = *answer_of(*part, model);
+      if (!joined.blocks.empty() && row.shapes != joined.shapes) return refusals_.unequal_texts(model.name), nullptr;
+      joined.shapes = row.shapes;
+      joined.blocks.push_back(row.first);
+      joined.sizes.insert(joined.sizes.end(), row.sizes.begin(), row.sizes.end());
+    }
+    return layout_ = std::move(joined), &layout_;
   }
 
   // ---- answers
@@ -540,15 +492,19 @@ class CallTickets : private TextOwner {
   // *leave* takes it from where it was.
   template <class Answer, class Then, class Leave>
   void answer_one(ClientTicket& ticket, Answer& answer, Then& then, Leave leave) {
+    if (ticket.whole != nullptr) return answer_part(ticket, answer, then, leave);
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     const protocol::ReplyLayout* layout = answer_of(ticket, model);
     if (ticket.caller != nullptr) ticket.caller->ticket = nullptr;
     const Time now = answer(ticket, layout);
     end(ticket, model, layout != nullptr, now, leave);
+    recycle(ticket);
+    then(ticket.connection, std::exchange(ticket.caller, nullptr));
+  }
+  void recycle(ClientTicket& ticket) {
     if (ticket.block != ClientTicket::kNoBlock) exchange_.arena.give_back(ticket.block);
     ticket.trim();
     unused_.push_back(&ticket);
-    then(ticket.connection, std::exchange(ticket.caller, nullptr));
   }
 
   // Where the answer lies; nothing where there is none, or where the rows' answers do not belong together or cannot be
@@ -569,6 +525,7 @@ class CallTickets : private TextOwner {
     const std::size_t count = ticket.reply_shapes.empty() ? 0 : ticket.reply_shapes.front().size();
     layout_.shapes.resize(count);
     layout_.sizes.clear();
+    layout_.blocks.clear();
     for (std::size_t at = 0; at < count; ++at) layout_.shapes[at] = ticket.reply_shapes.front()[at].shape;
     for (const auto& row : ticket.reply_shapes)
       for (const Written& tensor : row) layout_.sizes.push_back(tensor.bytes);
@@ -620,7 +577,7 @@ class CallTickets : private TextOwner {
   Origin& origin_;
   int number_;
   const Time& came_;
-  PostTokens post_tokens_;
+  TextCalls texts_;
   Time waited_ = 0;  // the call that was judged last, and would wait
   Refusals refusals_;
   protocol::ReplyLayout layout_{nullptr, 0, {}, {}};

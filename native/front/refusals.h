@@ -123,6 +123,11 @@ class Refusals {
     begin("model ", model) += ": the rows of one call have answers of unequal shapes";
     write(kFailed);
   }
+  // Of a call with several texts.
+  void unequal_texts(std::string_view model) {
+    unequal(model);
+    text_ += "; send one text a call";
+  }
   // An element in an answer that was to be JSON.
   void no_text(const protocol::NoText& problem) {
     if (problem.is_broken) return not_there();

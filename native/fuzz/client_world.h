@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -31,6 +32,28 @@ protocol::Model model(int index, std::string name, protocol::Shape item, std::st
   return {index, std::move(name), "1", {{"IN", type, item}}, {{"OUT", type, item}}, 4, kHour, {{2, kHour}}};
 }
 
+// Its calls have texts, which become tokens.
+ServedModel told_model(int index) {
+  protocol::Model told = model(index, "told", {1}, "BYTES");
+  told.outputs[0].type = protocol::datatype("FP32");
+  return {std::move(told), {}, std::nullopt, TokenInputs{0, {{"tokens", protocol::datatype("INT16"), {-1}}}}};
+}
+
+// A token for each byte; of some texts there are none.
+Tokens tokens_of(const Text& text) {
+  const std::string& bytes = text.parts.front();
+  if (bytes.size() % 5 == 4) return Tokens::refused(static_cast<Fault>(bytes[0] % 3), "no tokens");
+  Tokens tokens;
+  tokens.inputs = {{1}};
+  tokens.inputs[0].insert(tokens.inputs[0].end(), bytes.begin(), bytes.end());
+  return tokens;
+}
+void make_tokens(TextQueue& queue, TextBatch batch) {
+  std::vector<Tokens> all;
+  for (const Text& text : batch.texts) all.push_back(tokens_of(text));
+  queue.give(std::move(batch), std::move(all));
+}
+
 // A thread that takes its turns on demand, with a loopback behind it. *Shared* is what threads of its kind share.
 template <class Thread, class Shared>
 class ClientWorld {
@@ -39,7 +62,7 @@ class ClientWorld {
   template <class... More>
   explicit ClientWorld(int models, More... more)
       : memory_(std::size_t{1} << 20),
-        exchange_(memory_.data(), memory_.size(), models, 8, 1),
+        exchange_(memory_.data(), memory_.size(), static_cast<std::size_t>(models) + 1, 8, 1),
         loopback_(exchange_),
         shared_(std::make_shared<Shared>(exchange_, HttpLimits{1024, 65536, 1 << 20, kHour, kHour, 0, 8},
                                          std::move(more)...)),
@@ -48,6 +71,7 @@ class ClientWorld {
     protocol::Model open = model(1, "open", {-1});
     open.inputs[0].limits = protocol::Limits{-1, 0x4b000000, "values from 0 to 8388608"};  // bits of an FP32
     thread_.serve(ServedModel(std::move(open), {}));
+    thread_.serve(told_model(models));
     thread_.withhold("absent", "not_ready");
   }
   virtual ~ClientWorld() = default;
@@ -108,6 +132,10 @@ class ClientWorld {
   static std::size_t length(unsigned char what) { return std::size_t{what} * what / 8; }
 
   void end_calls() {
+    constexpr std::size_t kAtOnce = 2;                                       // bytes
+    const Time now = monotonic_ns() + (++turns_ % 11 == 0 ? 2 * kHour : 0);  // by when some are too late
+    for (auto batch = exchange_.texts.try_take(kAtOnce, now); batch; batch = exchange_.texts.try_take(kAtOnce, now))
+      make_tokens(exchange_.texts, std::move(*batch));
     for (ClientTicket* call : loopback_.pop()) {
       loopback_.echo(*call);
       loopback_.end(*call, ending(*call));
@@ -125,6 +153,7 @@ class ClientWorld {
   Loopback loopback_;
   std::shared_ptr<Shared> shared_;
   Thread thread_;
+  std::size_t turns_ = 0;
 };
 
 // Bytes are lost, doubled, or become what *another* gives; the first *kept* ones seldom.

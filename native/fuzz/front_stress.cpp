@@ -1,6 +1,6 @@
 // A stress of the front's threads: two network threads for HTTP and two for gRPC, a loopback, clients that ask and
-// leave, models that come and go, a reader of what is counted, and one that answers the long way. Bounded by its number
-// of requests.
+// leave, models that come and go, threads that tokenize, a reader of what is counted, and one that answers the long
+// way. Bounded by its number of requests.
 //
 // native/fuzz/run.py builds and runs it.
 #include <arpa/inet.h>
@@ -75,13 +75,18 @@ const std::string kBody = R"({"inputs":[{"name":"IN","shape":[1,2],"datatype":"F
 const std::string kPlain =
     "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(kBody.size()) + "\r\n\r\n" +
     kBody;
+const std::string kTexts = R"({"inputs":[{"name":"IN","shape":[2,1],"datatype":"BYTES","data":["ab","c"]}]})";
+const std::string kTold =
+    "POST /v2/models/told/infer HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(kTexts.size()) + "\r\n\r\n" +
+    kTexts;
 const std::string kOther = "GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n";
 
 // Asks, and now and then leaves without waiting or in the middle of a request.
 void client(int port, int number, int requests, std::atomic<long>& answers) {
   int fd = connected(port);
   for (int i = 0; i < requests; ++i) {
-    const std::string& request = (i + number) % 5 ? kPlain : kOther;
+    const int kind = (i + number) % 5;
+    const std::string& request = kind == 0 ? kOther : kind < 3 ? kTold : kPlain;
     const bool leaves = i % 17 == number;
     const std::size_t size = leaves && i % 2 ? request.size() / 2 : request.size();
     MUST(::send(fd, request.data(), size, MSG_NOSIGNAL) == static_cast<ssize_t>(size));
@@ -195,6 +200,17 @@ void hear(Http1Shared& shared, Threads& threads, const std::atomic<bool>& stoppe
   }
 }
 
+// A token for each text, or a refusal.
+void tokenize(TextQueue& queue) {
+  for (long number = 0; auto batch = queue.take(TextQueue::kAtOnce, monotonic_ns); ++number) {
+    Tokens tokens;
+    tokens.inputs = {{number}};
+    if (number % 7 == 0) tokens = Tokens::refused(Fault::kClient, "no tokens");
+    const std::size_t count = batch->texts.size();
+    queue.give(std::move(*batch), std::vector(count, tokens));
+  }
+}
+
 void change_models(Exchange& exchange, Threads& threads, const ServedModel& model, const std::atomic<bool>& stopped) {
   std::int64_t next = 0;
   for (int i = 0; !stopped.load(); ++i) {
@@ -216,18 +232,21 @@ void change_models(Exchange& exchange, Threads& threads, const ServedModel& mode
 int main(int count, char** words) {
   const int requests = count > 1 ? std::atoi(words[1]) : 1000;
   std::vector<char> memory(std::size_t{1} << 20);
-  Exchange exchange(memory.data(), memory.size(), 1, 64, 2 * kThreads);
+  Exchange exchange(memory.data(), memory.size(), 2, 64, 2 * kThreads);
   Loopback loopback(exchange);
   loopback.start();
   auto shared =
       std::make_shared<Http1Shared>(exchange, HttpLimits{65536, 1 << 20, 1 << 20, kHour, kHour, 0}, Keys(), "", "");
   const protocol::Datatype* type = protocol::datatype("FP32");
   const ServedModel model({0, "echo", "1", {{"IN", type, {2}}}, {{"OUT", type, {2}}}, 4, kHour, {}}, {});
+  protocol::Model texts{1, "told", "1", {{"IN", protocol::datatype("BYTES"), {1}}}, {{"OUT", type, {1}}}, 4, kHour, {}};
+  const ServedModel told(std::move(texts), {}, std::nullopt,
+                         TokenInputs{0, {{"tokens", protocol::datatype("INT64"), {-1}}}});
   int port = 0;
   Threads threads;
   for (int i = 0; i < kThreads; ++i) threads.push_back(std::make_unique<Http1Thread>(shared, i, listener(port)));
   for (auto& thread : threads) {
-    thread->post([http1 = thread.get(), model] { http1->serve(model); });
+    thread->post([http1 = thread.get(), model, told] { http1->serve(model), http1->serve(told); });
     thread->start();
   }
   auto grpc = std::make_shared<GrpcShared>(exchange, shared->limits, 1 << 20, Keys());
@@ -244,6 +263,7 @@ int main(int count, char** words) {
   std::thread hears_calls([&] { hear_calls(*grpc, grpc_threads, stopped); });
   std::thread hears([&] { hear(*shared, threads, stopped); }),
       changes([&] { change_models(exchange, threads, model, stopped); });
+  std::thread tokenizes([&] { tokenize(exchange.texts); }), tokenizes_too([&] { tokenize(exchange.texts); });
   std::vector<std::thread> clients;
   for (int i = 0; i < kClients; ++i) clients.emplace_back([&, i] { client(port, i, requests, answers); });
   for (int i = 0; i < kClients; ++i) clients.emplace_back([&, i] { grpc_client(grpc_port, i, requests, answers); });
@@ -251,6 +271,9 @@ int main(int count, char** words) {
   while (exchange.admission.open() || shared->connections.load() || grpc->connections.load())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   stopped = true;
+  exchange.texts.close();
+  tokenizes.join();
+  tokenizes_too.join();
   hears.join();
   changes.join();
   hears_calls.join();
@@ -260,6 +283,7 @@ int main(int count, char** words) {
   MUST(exchange.arena.used() == 0 && shared->held.load() == 0 && grpc->held.load() == 0 && grpc->heads.load() == 0 &&
        grpc->long_calls.load() == 0);
   long calls = 0;
-  for (const auto& origin : exchange.origins) calls += origin->tallies[0].accepted.get();
+  for (const auto& origin : exchange.origins)
+    for (const ModelTally& tally : origin->tallies) calls += tally.accepted.get();
   std::printf("%ld answers, %ld calls of the short way\n", answers.load(), calls);
 }

@@ -91,6 +91,25 @@ std::string infer(std::string_view name, int rows, bool raw, std::string_view pa
   return message;
 }
 
+// Texts of one byte.
+std::string tell(int rows, bool raw) {
+  std::string message, input, shape, contents, elements;
+  shape += static_cast<char>(rows);
+  shape += '\1';
+  for (int row = 0; row < rows; ++row) {
+    sized(contents, 8, "t");
+    elements += std::string("\1\0\0\0t", 5);
+  }
+  sized(input, 1, "IN");
+  sized(input, 2, "BYTES");
+  sized(input, 3, shape);
+  if (!raw) sized(input, 5, contents);
+  sized(message, 1, "told");
+  sized(message, 5, input);
+  if (raw) sized(message, 7, elements);
+  return message;
+}
+
 std::string call(std::uint32_t stream, std::string_view path, const std::string& message, bool padded = false) {
   std::string block = "\x83\x86", out, data(1, '\0');
   append_field(block, ":path", path);
@@ -141,13 +160,15 @@ std::string odd_head(std::mt19937& random, std::uint32_t stream) {
 
 std::string frames(std::mt19937& random, std::uint32_t stream) {
   std::string out;
-  switch (random() % 16) {
+  switch (random() % 18) {
     case 12: return odd_frame(random, stream);
     case 13: return odd_head(random, stream);
     case 14: return call(stream, kInfer, infer("fixed", 1, true)) + odd_head(random, stream);
     case 15:
       return call(stream, "/inference.GRPCInferenceService/ServerLive", "") +
              (append_reset(out, stream, Http2Error::kCancel), out);
+    case 16: return call(stream, kInfer, tell(1, true));
+    case 17: return call(stream, kInfer, tell(3, false));
     case 0: return call(stream, kInfer, infer("fixed", 1, true));
     case 1: return call(stream, kInfer, infer("open", 2, false), true);
     case 2: return call(stream, kInfer, infer("fixed", 3, false, "application"));

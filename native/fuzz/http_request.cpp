@@ -78,6 +78,7 @@ const std::string kTexts =
     R"({"inputs":[{"data":["a","\u00e9\n"],"name":"IN","shape":[1,2],"datatype":"BYTES"}],"more":null})";
 const std::string kTwoTexts =
     R"({"inputs":[{"name":"IN","shape":[2,1],"datatype":"BYTES","parameters":{"binary_data_size":11,"x":1.5}}],"id":"\ud83d\ude00"})";
+const std::string kTold = R"({"inputs":[{"name":"IN","shape":[3,1],"datatype":"BYTES","data":["a","bcd\u00e9",""]}]})";
 const std::string kBrain =
     R"({"inputs":[{"name":"IN","shape":[1,2],"datatype":"BF16","parameters":{"binary_data_size":4}}],"parameters":{"binary_data_output":true}})";
 
@@ -130,6 +131,8 @@ const std::vector<std::string> kSeeds = {
             "X-Astrarium-Timeline: 1\r\nContent-Type: application/json; charset=x\r\nAccept-Encoding: deflate\r\n"),
     request("texts", kTexts),
     with_binary("texts", kTwoTexts, std::string("\1\0\0\0a\2\0\0\0\xff\xfe", 11)),
+    request("told", kTold),
+    with_binary("told", kTwoTexts, std::string("\1\0\0\0a\2\0\0\0bc", 11)),
     with_binary("brain", kBrain, "1234"),
     with_binary("open", kMany, std::string(4000, '\2')),
     with_binary("open", kHurried, std::string(4000, '\3')),

@@ -23,12 +23,14 @@
 
 namespace astrarium::protocol {
 
-// Where a call's outputs lie: a block for each row, in it the outputs one after the other, each aligned.
+// Where a call's outputs lie: a block for each row, in it the outputs one after the other, each aligned. The blocks lie
+// one after the other too, unless `blocks` says where.
 struct ReplyLayout {
   const char* first;
   std::size_t bytes;               // of each block
   std::vector<Shape> shapes;       // by output, of one row with its batch of one
   std::vector<std::size_t> sizes;  // by output, of one row; of each row in turn where they may differ
+  std::vector<const char*> blocks = {};
 
   std::size_t size(std::int64_t row, std::size_t output) const {
     return sizes[sizes.size() == shapes.size() ? output : static_cast<std::size_t>(row) * shapes.size() + output];
@@ -40,11 +42,16 @@ struct ReplyLayout {
     return sum;
   }
 
+  const char* block(std::int64_t row) const {
+    const auto at = static_cast<std::size_t>(row);
+    return blocks.empty() ? first + at * bytes : blocks[at];
+  }
+
   // What a row has of an output.
   std::string_view data(std::int64_t row, std::size_t output) const {
     std::size_t before = 0;
     for (std::size_t other = 0; other < output; ++other) before += aligned(size(row, other));
-    return {first + static_cast<std::size_t>(row) * bytes + before, size(row, output)};
+    return {block(row) + before, size(row, output)};
   }
 };
 

@@ -25,6 +25,15 @@ inline std::pair<std::size_t, std::size_t> bytes_elements(std::string_view data,
   return {count, at};
 }
 
+// Takes the first element off data that was counted.
+inline std::string_view next_element(std::string_view& data) {
+  std::uint32_t length = 0;
+  std::memcpy(&length, data.data(), sizeof length);
+  const std::string_view element = data.substr(sizeof length, length);
+  data.remove_prefix(sizeof length + length);
+  return element;
+}
+
 // Appends a text of JSON as an element.
 inline bool append_text(JsonScan& scan, std::string& out) {
   const std::size_t begin = out.size();

@@ -54,12 +54,17 @@ class Scene:
         self.serve()
         self.network.start()
 
-    def serve(self, tokenizer: int = 7, tokens: tuple[TensorSpec, ...] = TOKENS) -> None:
-        tokenized = tokenizer, native_specs(tokens)
-        inputs, outputs = native_specs([TEXT]), native_specs([OUTPUT])
-        self.network.serve(0, "m", "1", inputs, outputs, 4, HOUR, {}, [], tokenized=tokenized)
-        pair = native_specs([TEXT, TensorSpec("OTHER", "BYTES", ())])
-        self.network.serve(1, "pair", "1", pair, outputs, 4, HOUR, {}, [], tokenized=tokenized)
+    def serve(
+        self,
+        tokenizer: int = 7,
+        tokens: tuple[TensorSpec, ...] = TOKENS,
+        outputs: tuple[TensorSpec, ...] = (OUTPUT,),
+    ) -> None:
+        pair = TEXT, TensorSpec("OTHER", "BYTES", ())
+        for index, (name, inputs) in enumerate({"m": (TEXT,), "pair": pair}.items()):
+            tensors = native_specs(inputs), native_specs(outputs)
+            tokenized = tokenizer, native_specs(tokens)
+            self.network.serve(index, name, "1", *tensors, 4, HOUR, {}, [], tokenized=tokenized)
 
     def send(self, *texts: Any, model: str = "m", **parameters: Any) -> socket.socket:
         data = [{"name": "TEXT", "datatype": "BYTES", "shape": [len(texts), 1], "data": list(texts)}]
@@ -87,7 +92,9 @@ class Scene:
     def is_quiet(self) -> bool:
         self.network.synchronize()
         exchange = self.exchange
-        return exchange.astray(0, 0) == 0 and exchange.admission.open() == 0 and exchange.arena.used == 0
+        return bool(
+            exchange.astray(0, 0) == 0 and exchange.admission.open() == 0 and exchange.arena.used == 0
+        )
 
 
 def until(find: Callable[[], Any]) -> Any:
@@ -237,9 +244,7 @@ def test_who_would_wait_too_long_for_tokens_is_refused(scene: Scene) -> None:
     assert answer(first)[0] == 400
 
 
-@pytest.mark.parametrize(
-    ("texts", "why"), [(("a", "b"), "rows"), (("\ud800",), "body"), ((b"\xff",), "text")], ids=str
-)
+@pytest.mark.parametrize(("texts", "why"), [(("\ud800",), "body"), ((b"\xff",), "text")], ids=str)
 def test_what_somebody_else_has_to_look_at_goes_the_long_way(
     scene: Scene, texts: tuple[Any, ...], why: str
 ) -> None:
@@ -286,3 +291,90 @@ def test_models_have_their_turns_and_a_slow_one_holds_up_itself_alone(scene: Sce
         batch.give([(1, "")])
     scene.take().give([(1, "")])
     assert [answer(line)[0] for line in lines] == [400] * 3
+
+
+def several(scene: Scene, *texts: str, **parameters: Any) -> tuple[socket.socket, list[Any]]:
+    """A client of a call with several texts, and what the scheduler has of it, by row."""
+    line = scene.send(*texts, **parameters)
+    until(lambda: scene.exchange.texts.waiting(0) == len(texts))
+    batch = scene.take()
+    assert batch.texts() == [(text.encode(),) for text in texts]
+    batch.give([[list(range(len(text))), [1] * len(text)] for text in texts])
+    calls: list[Any] = []
+    while len(calls) < len(texts):
+        calls.extend(until(scene.loopback.pop))
+    return line, calls
+
+
+def test_texts_of_one_call_are_each_as_long_as_they_are_and_answered_in_their_order(scene: Scene) -> None:
+    line, calls = several(scene, "a", "bcd", "ef", id="several")
+    assert [call[9][0] for call in calls] == [([1, 1], 4), ([1, 3], 12), ([1, 2], 8)]
+    for number, call in enumerate(calls):
+        scene.memory[call[7] : call[7] + 4] = np.float32(number).tobytes()
+    for call in reversed(calls):
+        scene.loopback.end(call[0], shapes=[[]])
+    status, body = answer(line)
+    [output] = body["outputs"]
+    assert (status, output["shape"], output["data"]) == (200, [3, 1], [0, 1, 2])
+    assert until(scene.is_quiet)
+    tally = scene.exchange.tally(0)
+    assert (tally[0], tally[1], tally[3]) == (3, 3, {("in_time", ""): 3})
+
+
+def test_where_one_text_has_no_answer_the_call_has_none(scene: Scene) -> None:
+    line, calls = several(scene, "a", "b", "c")
+    scene.loopback.end(calls[1][0], "failed", "model_error", "it is odd")
+    scene.loopback.end(calls[2][0], "dropped", "expired")
+    scene.loopback.end(calls[0][0], shapes=[[]])
+    assert answer(line) == (500, {"error": "model m failed: it is odd"})
+    assert until(scene.is_quiet)
+    ended = {("in_time", ""): 1, ("failed", "model_error"): 1, ("dropped", "expired"): 1}
+    assert scene.exchange.tally(0)[3] == ended
+
+
+def test_a_call_one_of_whose_texts_has_no_tokens_is_its_clients_fault(scene: Scene) -> None:
+    line = scene.send("a", "b")
+    until(lambda: scene.exchange.texts.waiting(0) == 2)
+    scene.take().give([(2, "it is too long"), [[1], [1]]])
+    scene.loopback.end(scene.taken()[0], shapes=[[]])
+    assert answer(line) == (413, {"error": "model m: it is too long"})
+
+
+def test_texts_whose_answers_have_other_shapes_need_calls_of_their_own(scene: Scene) -> None:
+    scene.serve(outputs=(TensorSpec("OUT", "FP32", (-1,)),))
+    line, calls = several(scene, "a", "b")
+    for call, size in zip(calls, (1, 2), strict=True):
+        scene.loopback.end(call[0], shapes=[[([1, size], 4 * size)]])
+    error = "model m: the rows of one call have answers of unequal shapes; send one text a call"
+    assert answer(line) == (500, {"error": error})
+    line, calls = several(scene, "a", "b")
+    for call in calls:
+        scene.loopback.end(call[0], shapes=[[([1, 2], 8)]])
+    assert answer(line)[1]["outputs"][0]["shape"] == [2, 2]
+
+
+def test_all_texts_of_a_call_are_let_in_or_none(scene: Scene) -> None:
+    waiting = [scene.send(*"abcd") for _ in range(24)]
+    until(lambda: scene.exchange.texts.waiting(0) == 96)
+    assert scene.exchange.admission.open() == 96
+    first = scene.send(*"abcd")
+    until(lambda: scene.exchange.texts.waiting(0) == 100)
+    status, body = answer(scene.send("a", "b"))
+    assert (status, body["error"]) == (429, "overloaded: 100 calls are open already, the most that may be")
+    assert scene.exchange.admission.open() == 100
+    batch = scene.take()
+    batch.give([(1, "")] * 100)
+    assert [answer(line)[0] for line in (*waiting, first)] == [400] * 25
+    three = scene.send("a", "b", "c")
+    until(lambda: scene.exchange.texts.waiting(0) == 3)
+    scene.take().give([(1, "")] * 3)
+    assert answer(three)[0] == 400
+
+
+def test_who_leaves_a_call_of_several_texts_leaves_nothing_behind(scene: Scene) -> None:
+    line, calls = several(scene, "a", "b")
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    line.close()
+    until(lambda: scene.network.connections() == 0)
+    for call in calls:
+        scene.loopback.end(call[0], shapes=[[]])
