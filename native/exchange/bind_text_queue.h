@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,14 +35,20 @@ class BoundTextBatch {
   BoundTextBatch& operator=(const BoundTextBatch&) = delete;
 
   int model() const { return batch_.model; }
+  std::size_t size() const { return batch_.texts.size(); }
   int tokenizer() const { return batch_.texts.empty() ? -1 : batch_.texts.front().tokenizer; }
   const std::vector<std::int64_t>& late() const { return batch_.late; }
 
-  nb::list texts() const {
+  // Of each part no more than *most* bytes, and one that says that there were more.
+  nb::list texts(std::size_t most, bool from_end) const {
     nb::list all;
     for (const Text& text : batch_.texts) {
       nb::list parts;
-      for (const std::string& part : text.parts) parts.append(as_bytes(part));
+      for (std::string_view part : text.parts) {
+        const std::size_t cut = part.size() > most ? part.size() - most - 1 : 0;
+        from_end ? part.remove_prefix(cut) : part.remove_suffix(cut);
+        parts.append(as_bytes(part));
+      }
       all.append(nb::tuple(parts));
     }
     return all;
@@ -101,7 +108,10 @@ inline void bind_text_batch(nb::module_& m) {
       .def_prop_ro("model", &B::model, "Whose texts they are.")
       .def_prop_ro("tokenizer", &B::tokenizer, "The number of the tokenizer; -1: there are no texts.")
       .def_prop_ro("late", &B::late, "The numbers of Python's calls that were to have come, and whose time is over.")
-      .def("texts", &B::texts, nb::sig("def texts(self) -> list[tuple[bytes, ...]]"), "Return the texts, or pairs.")
+      .def_prop_ro("size", &B::size, "How many texts there are.")
+      .def("texts", &B::texts, "most"_a, "from_end"_a,
+           nb::sig("def texts(self, most: int, from_end: bool) -> list[tuple[bytes, ...]]"),
+           "Return the texts, or pairs: of each no more bytes than so many and one.")
       .def("own", &B::own, "Return the places of Python's own texts, each with its number.")
       .def("give", &B::give, "made"_a, nb::sig("def give(self, made: list[list[list[int]] | tuple[int, str]]) -> None"),
            "Give the numbers for each text, by input of the model; or whose fault it is that there are none (0: the "
@@ -115,7 +125,8 @@ inline void bind_text_queue(nb::module_& m) {
       .def(nb::init<std::size_t, std::size_t>(), "models"_a, "most_bytes"_a)
       .def("is_full", &TextQueue::is_full, "model"_a, "size"_a, "slack"_a, "now"_a,
            "Return whether a text of so many bytes would wait longer than half of its slack, or finds no place.")
-      .def("waiting", &TextQueue::waiting, "model"_a, "Return how many texts of a model wait.")
+      .def("open", &TextQueue::open, "model"_a,
+           "Return how many texts of a model wait for tokens, or are to have them now.")
       .def(
           "put",
           [](TextQueue& self, int model, nb::list parts, int tokenizer, Time since, Time deadline, Time needed,

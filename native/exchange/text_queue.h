@@ -85,11 +85,13 @@ class TextQueue {
   TextQueue(std::size_t models, std::size_t most_bytes) : models_(models), most_bytes_(most_bytes) {}
 
   // Whether a text of so many bytes would wait for longer than half of the time it has, as the first one of its model
-  // has by now (the other half is the GPU's), or would not find a place.
+  // has by now (the other half is the GPU's), or would not find a place. Half of all places are for other models, and
+  // there is always one for a model that has none.
   bool is_full(int model, std::size_t bytes, Time slack, Time now) {
     const std::lock_guard lock(mutex_);
-    const std::deque<Text>& waiting = at(model).waiting;
-    return kept_ + bytes > most_bytes_ || (!waiting.empty() && 2 * (now - waiting.front().since) > slack);
+    const Model& asked = at(model);
+    if (!asked.waiting.empty() && 2 * (now - asked.waiting.front().since) > slack) return true;
+    return asked.kept > 0 && (asked.kept + bytes > most_bytes_ / 2 || kept_ + bytes > most_bytes_);
   }
 
   // False where nobody tokenizes any more, and nothing has happened.
@@ -97,7 +99,9 @@ class TextQueue {
     {
       const std::lock_guard lock(mutex_);
       if (closed_) return false;
-      kept_ += text.bytes();
+      const std::size_t size = text.bytes();
+      kept_ += size;
+      at(model).kept += size;
       at(model).waiting.push_back(std::move(text));
     }
     some_wait_.notify_one();
@@ -127,7 +131,8 @@ class TextQueue {
     {
       const std::lock_guard lock(mutex_);
       at(batch.model).is_taken = false;
-      let_go(batch.texts);
+      at(batch.model).taken = 0;
+      let_go(at(batch.model), batch.texts);
       is_closed = closed_;
     }
     some_wait_.notify_one();
@@ -150,15 +155,18 @@ class TextQueue {
     tell(unserved, std::vector(unserved.size(), Tokens::none(Tokens::End::kUnserved)));
   }
 
-  std::size_t waiting(int model) {
+  // Those that become tokens now included.
+  std::size_t open(int model) {
     const std::lock_guard lock(mutex_);
-    return at(model).waiting.size();
+    return at(model).waiting.size() + at(model).taken;
   }
 
  private:
   struct Model {
     std::deque<Text> waiting;
-    bool is_taken = false;  // a batch of it is being tokenized
+    std::size_t kept = 0;   // bytes
+    std::size_t taken = 0;  // texts that are being tokenized
+    bool is_taken = false;
   };
 
   // The next one in turn that has texts and nobody who tokenizes.
@@ -175,7 +183,7 @@ class TextQueue {
     Model& taken = models_[model];
     TextBatch batch{static_cast<int>(model), {}, {}};
     const std::vector<Text> late = take_late(taken.waiting, now);
-    let_go(late);
+    let_go(taken, late);
     for (const Text& text : late)
       if (text.owner == nullptr) batch.late.push_back(text.number);
     for (std::size_t size = 0; !taken.waiting.empty() && size < at_once;) {
@@ -185,6 +193,7 @@ class TextQueue {
       taken.waiting.pop_front();
     }
     taken.is_taken = true;
+    taken.taken = batch.texts.size();
     lock.unlock();
     tell(late, std::vector(late.size(), Tokens::none(Tokens::End::kExpired)));
     return batch;
@@ -199,8 +208,11 @@ class TextQueue {
     return late;
   }
 
-  void let_go(const std::vector<Text>& texts) {
-    for (const Text& text : texts) kept_ -= text.bytes();
+  void let_go(Model& model, const std::vector<Text>& texts) {
+    for (const Text& text : texts) {
+      kept_ -= text.bytes();
+      model.kept -= text.bytes();
+    }
   }
 
   static void tell(const std::vector<Text>& texts, std::vector<Tokens> all) {

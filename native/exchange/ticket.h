@@ -32,8 +32,14 @@ enum class Cause : std::uint8_t {
 };
 inline constexpr int kCauses = 10;
 
-// Whose fault it is that a call's inputs could not be made.
-enum class Fault : std::uint8_t { kModel, kClient, kTooLong };
+// Why a call's inputs could not be made.
+enum class Fault : std::uint8_t {
+  kModel,    // its tokenizer's, too
+  kClient,   // the text's
+  kTooLong,  // the same
+  kNoPlace,  // too many calls are open
+  kChanged,  // the model was loaded anew meanwhile
+};
 
 struct Ticket {
   // Written by the origin.

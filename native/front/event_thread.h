@@ -206,6 +206,7 @@ class EventThread {
   void hand_on() {
     end_round();
     if (!origin_.back.empty()) answer_all();
+    do_posted();
   }
 
   void do_posted() {

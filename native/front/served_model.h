@@ -13,6 +13,7 @@
 #include "front/shape_numbers.h"
 #include "front/token_inputs.h"
 #include "protocol/answer.h"
+#include "protocol/plain_calls.h"
 
 namespace astrarium::front {
 
@@ -89,10 +90,24 @@ struct ServedModel : protocol::Model {
     return match == applications.end() ? -1 : static_cast<int>(match - applications.begin());
   }
 
+  // Whether calls that were read for another model of this name are right for this one.
+  bool takes_calls_of(const ServedModel& other) const {
+    return index == other.index && version == other.version && max_batch == other.max_batch && inputs == other.inputs &&
+           outputs == other.outputs && tokens.has_value() == other.tokens.has_value() &&
+           (!tokens || tokens->tokenizer == other.tokens->tokenizer);
+  }
+
   // Whether a call allows the model its objective, so that a refusal is not the call's own fault.
   bool was_promised(const protocol::Call& call) const {
     return (!call.timeout_us || 1000 * call.timeout_us >= objective) && (!call.patience || call.patience >= objective);
   }
 };
+
+// The model of this name as it is served now; nothing where none is.
+inline const ServedModel* served(const protocol::PlainCalls& calls, std::string_view name) {
+  std::string_view why;
+  const auto* model = calls.find(name, why);
+  return model == nullptr ? nullptr : static_cast<const ServedModel*>(model->get());
+}
 
 }  // namespace astrarium::front

@@ -12,30 +12,18 @@
 #include "exchange/text_queue.h"
 #include "protocol/call.h"
 #include "tensors/json/bytes_tensor.h"
-#include "tensors/json/text.h"
 #include "tensors/model.h"
 
 namespace astrarium::front {
 
-// The texts of a call, or pairs, by row; nothing where one is no text, for somebody else to explain.
+// The texts of a call, or pairs, by row.
 inline std::vector<std::vector<std::string>> texts_of(const protocol::Call& call) {
   std::vector<std::vector<std::string>> texts(static_cast<std::size_t>(call.rows));
   for (const protocol::Input& input : call.inputs) {
     std::string_view left = input.data;
-    for (std::vector<std::string>& parts : texts) {
-      const std::string_view text = protocol::next_element(left);
-      if (!protocol::is_utf8(text)) return {};
-      parts.emplace_back(text);
-    }
+    for (std::vector<std::string>& parts : texts) parts.emplace_back(protocol::next_element(left));
   }
   return texts;
-}
-
-inline std::size_t bytes_of(const std::vector<std::vector<std::string>>& texts) {
-  std::size_t size = 0;
-  for (const std::vector<std::string>& parts : texts)
-    for (const std::string& part : parts) size += part.size();
-  return size;
 }
 
 struct TokenInputs {

@@ -208,8 +208,12 @@ class TextBatch:
     def late(self) -> list[int]:
         """The numbers of Python's calls that were to have come, and whose time is over."""
 
-    def texts(self) -> list[tuple[bytes, ...]]:
-        """Return the texts, or pairs."""
+    @property
+    def size(self) -> int:
+        """How many texts there are."""
+
+    def texts(self, most: int, from_end: bool) -> list[tuple[bytes, ...]]:
+        """Return the texts, or pairs: of each no more bytes than so many and one."""
 
     def own(self) -> list[tuple[int, int]]:
         """Return the places of Python's own texts, each with its number."""
@@ -226,8 +230,8 @@ class TextQueue:
         """Return whether a text of so many bytes would wait longer than half of its slack, or finds no
         place."""
 
-    def waiting(self, model: int) -> int:
-        """Return how many texts of a model wait."""
+    def open(self, model: int) -> int:
+        """Return how many texts of a model wait for tokens, or are to have them now."""
 
     def put(
         self,

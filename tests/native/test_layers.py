@@ -30,9 +30,10 @@ INNER: dict[str, set[str]] = {
     "policies/orloj": {"policies"},
     "policies/rivals": {"policies"},
     "tensors/json": {"tensors"},
-    "front/http1": {"front"},
+    "front/calls": {"front"},
+    "front/http1": {"front", "front/calls"},
     "front/http2": {"front"},
-    "front/grpc": {"front", "front/http2"},
+    "front/grpc": {"front", "front/calls", "front/http2"},
 }
 TOGETHER = {
     "policies/live_twins.h",

@@ -95,7 +95,10 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   // What follows is posted.
 
   void take_tokens(const std::vector<TextOwner::Made>& all) {
-    calls_.take_tokens(all);
+    calls_.take_tokens(all, [this](const ServedModel& model) {
+      const ServedModel* now = served(plain_calls_, model.name);
+      return now == nullptr || now->takes_calls_of(model);  // one that is being unloaded ends its calls before
+    });
     answer_all();
   }
   void serve(const ServedModel& model) { plain_calls_.serve(std::make_shared<const ServedModel>(model)); }

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "front/call_tickets.h"
+#include "front/calls/call_tickets.h"
 #include "front/http2/connection.h"
 #include "front/long_way.h"
 #include "protocol/trim.h"

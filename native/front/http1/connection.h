@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "front/byte_queue.h"
-#include "front/call_tickets.h"
-#include "front/incoming.h"
+#include "front/calls/call_tickets.h"
+#include "front/calls/incoming.h"
 #include "front/long_way.h"
 
 namespace astrarium::front {

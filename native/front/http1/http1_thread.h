@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-#include "front/call_tickets.h"
+#include "front/calls/call_tickets.h"
 #include "front/connection_table.h"
 #include "front/event_thread.h"
 #include "front/http1/connection.h"
@@ -64,7 +64,10 @@ class Http1Thread : public EventThread {
   // What follows is posted.
 
   void take_tokens(const std::vector<TextOwner::Made>& all) {
-    calls_.take_tokens(all);
+    calls_.take_tokens(all, [this](const ServedModel& model) {
+      const ServedModel* now = served(plain_calls_, model.name);
+      return now == nullptr || now->takes_calls_of(model);  // one that is being unloaded ends its calls before
+    });
     answer_all();
   }
   void serve(const ServedModel& model) { plain_calls_.serve(std::make_shared<const ServedModel>(model)); }
@@ -354,16 +357,9 @@ class Http1Thread : public EventThread {
   }
 
   bool finish(Connection& connection, Incoming& body) {
-    const protocol::Model& model = *body.ticket->call.model;
-    std::string_view why;
-    const auto* served = plain_calls_.find(model.name, why);
-    return calls_.finish(connection, body, served != nullptr && takes_calls_of(**served, model)).taken;
-  }
-
-  // Whether calls that were read for one model are right for the other, which has its name.
-  static bool takes_calls_of(const protocol::Model& model, const protocol::Model& other) {
-    return model.index == other.index && model.version == other.version && model.max_batch == other.max_batch &&
-           model.inputs == other.inputs && model.outputs == other.outputs;
+    const auto& model = static_cast<const ServedModel&>(*body.ticket->call.model);
+    const ServedModel* now = served(plain_calls_, model.name);
+    return calls_.finish(connection, body, now != nullptr && now->takes_calls_of(model)).taken;
   }
 
   void forget_kept(Connection& connection) {

@@ -167,7 +167,7 @@ class LiveService:
             if task is not None:
                 task.cancel()
         self.workers.hush()
-        self._texts.close()
+        await asyncio.to_thread(self._texts.close)
         if self.coordinator.began:
             self.coordinator.close()
         await self.workers.stop(grace)
@@ -209,6 +209,7 @@ class LiveService:
         async with entry.turn:
             self.coordinator.release(entry.plan.index)
             await self.repository.load(entry)
+            self._texts.renew(entry.plan.index)
             self.readiness.loaded_anew(entry)
             self.networks.look()
 

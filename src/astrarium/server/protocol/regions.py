@@ -42,7 +42,7 @@ class RegionPart(NamedTuple):
         return data
 
     def write(self, tensor: Tensor) -> None:
-        """Write an output; Refused as network threads refuse it (native/front/refusals.h)."""
+        """Write an output; Refused as network threads refuse it (native/front/calls/refusals.h)."""
         size = len(tensor.data)
         if size > self.size:
             expected = f"at least {size} bytes of region {self.region.name!r}"

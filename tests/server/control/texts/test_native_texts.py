@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astrarium.core.quantities import SECOND
 from astrarium.server.protocol.network_threads import native_specs
 from astrarium.serving.live.tensors import TensorSpec
 from tests.support.server.fakes import HOUR
 from tests.support.server.plain_calls import request
+from tests.support.server.shared_objects import shared_object
 
 _front: Any = import_module("astrarium._front")
 _testing: Any = import_module("astrarium._testing")
@@ -59,12 +61,13 @@ class Scene:
         tokenizer: int = 7,
         tokens: tuple[TensorSpec, ...] = TOKENS,
         outputs: tuple[TensorSpec, ...] = (OUTPUT,),
+        objective: int = HOUR,
     ) -> None:
         pair = TEXT, TensorSpec("OTHER", "BYTES", ())
         for index, (name, inputs) in enumerate({"m": (TEXT,), "pair": pair}.items()):
             tensors = native_specs(inputs), native_specs(outputs)
             tokenized = tokenizer, native_specs(tokens)
-            self.network.serve(index, name, "1", *tensors, 4, HOUR, {}, [], tokenized=tokenized)
+            self.network.serve(index, name, "1", *tensors, 4, objective, {}, [], tokenized=tokenized)
 
     def send(self, *texts: Any, model: str = "m", **parameters: Any) -> socket.socket:
         data = [{"name": "TEXT", "datatype": "BYTES", "shape": [len(texts), 1], "data": list(texts)}]
@@ -95,6 +98,10 @@ class Scene:
         return bool(
             exchange.astray(0, 0) == 0 and exchange.admission.open() == 0 and exchange.arena.used == 0
         )
+
+
+def texts_of(batch: Any) -> list[tuple[bytes, ...]]:
+    return list(batch.texts(most=1 << 20, from_end=False))
 
 
 def until(find: Callable[[], Any]) -> Any:
@@ -129,7 +136,7 @@ def scene() -> Iterator[Scene]:
 def test_a_text_gets_its_tokens_and_then_goes_on_as_any_call(scene: Scene) -> None:
     line = scene.send("größer", id="x")
     batch = scene.take()
-    assert (batch.model, batch.tokenizer, batch.texts()) == (0, 7, [("größer".encode(),)])
+    assert (batch.model, batch.tokenizer, texts_of(batch)) == (0, 7, [("größer".encode(),)])
     assert batch.own() == []
     assert scene.loopback.pop() == []
     assert scene.exchange.astray(0, 0) == 0  # while it waits for tokens
@@ -152,7 +159,7 @@ def test_a_pair_is_one_text(scene: Scene) -> None:
     ]
     line = scene.send_body({"inputs": inputs}, "pair")
     batch = scene.take()
-    assert (batch.model, batch.texts()) == (1, [(b"a", b"b")])
+    assert (batch.model, texts_of(batch)) == (1, [(b"a", b"b")])
     batch.give([(0, "no")])
     assert answer(line)[0] == 500
 
@@ -186,9 +193,9 @@ def test_whose_fault_it_is_shows(scene: Scene, fault: int, status: int, error: s
 
 def test_one_that_is_late_by_its_turn_costs_no_tokens(scene: Scene) -> None:
     line = scene.send("late")
-    until(lambda: scene.exchange.texts.waiting(0))
+    until(lambda: scene.exchange.texts.open(0))
     batch = scene.take(now=time.monotonic_ns() + 2 * HOUR)
-    assert (batch.texts(), batch.late) == ([], [])
+    assert (texts_of(batch), batch.late) == ([], [])
     assert answer(line) == (504, {"error": "model m: the deadline can no longer be met"})
 
 
@@ -196,7 +203,7 @@ def test_the_queue_closes_and_nobody_is_left_without_an_answer(scene: Scene) -> 
     under_way = scene.send("a")
     batch = scene.take()
     waiting = scene.send("b")
-    until(lambda: scene.exchange.texts.waiting(0))
+    until(lambda: scene.exchange.texts.open(0))
     scene.exchange.texts.close()
     assert answer(waiting)[0] == 503
     batch.give([[[1], [1]]])
@@ -223,19 +230,20 @@ def test_a_batch_that_nobody_gives_back_fails_its_calls(scene: Scene) -> None:
     scene.take().give([(1, "")])
 
 
-def test_without_memory_for_its_tokens_a_call_fails(scene: Scene) -> None:
+def test_without_memory_for_its_tokens_a_call_is_refused(scene: Scene) -> None:
     line = scene.send("a")
     batch = scene.take()
     block = scene.exchange.arena.take(MEMORY)
     batch.give([[[1], [1]]])
     status, body = answer(line)
-    assert (status, body["error"]) == (500, "model m failed: there is no shared memory left for its inputs")
+    expected = "overloaded: model m: there is no shared memory left for its inputs"
+    assert (status, body["error"]) == (429, expected)
     scene.exchange.arena.give_back(block)
 
 
 def test_who_would_wait_too_long_for_tokens_is_refused(scene: Scene) -> None:
     first = scene.send("a")
-    until(lambda: scene.exchange.texts.waiting(0))
+    until(lambda: scene.exchange.texts.open(0))
     time.sleep(0.02)
     status, body = answer(scene.send("b", timeout=30_000))
     expected = "overloaded: 1 texts wait for the tokenizer of model m, more than it can take in time"
@@ -244,29 +252,112 @@ def test_who_would_wait_too_long_for_tokens_is_refused(scene: Scene) -> None:
     assert answer(first)[0] == 400
 
 
-@pytest.mark.parametrize(("texts", "why"), [(("\ud800",), "body"), ((b"\xff",), "text")], ids=str)
-def test_what_somebody_else_has_to_look_at_goes_the_long_way(
-    scene: Scene, texts: tuple[Any, ...], why: str
-) -> None:
-    if isinstance(texts[0], bytes):
-        size = 4 + len(texts[0])
-        data = {"name": "TEXT", "datatype": "BYTES", "shape": [1, 1]}
-        head = json.dumps({"inputs": [data | {"parameters": {"binary_data_size": size}}]}).encode()
-        line = socket.create_connection(scene._address, timeout=60)
-        body = head + len(texts[0]).to_bytes(4, "little") + texts[0]
-        line.sendall(request(body, "m", f"Inference-Header-Content-Length: {len(head)}"))
-    else:
-        line = scene.send(*texts)
-    assert scene.why_long() == why
+def test_what_somebody_else_has_to_look_at_goes_the_long_way(scene: Scene) -> None:
+    line = scene.send("\ud800")
+    assert scene.why_long() == "body"
     line.close()
+
+
+def send_bytes(scene: Scene, text: bytes) -> socket.socket:
+    data = {"name": "TEXT", "datatype": "BYTES", "shape": [1, 1]}
+    size = 4 + len(text)
+    head = json.dumps({"inputs": [data | {"parameters": {"binary_data_size": size}}]}).encode()
+    line = socket.create_connection(scene._address, timeout=60)
+    body = head + len(text).to_bytes(4, "little") + text
+    line.sendall(request(body, "m", f"Inference-Header-Content-Length: {len(head)}"))
+    return line
+
+
+def test_the_tokenizer_says_what_is_no_text(scene: Scene) -> None:
+    line = send_bytes(scene, b"\xff")
+    batch = scene.take()
+    assert texts_of(batch) == [(b"\xff",)]
+    batch.give([(1, "it is not UTF-8")])
+    assert answer(line) == (400, {"error": "model m: it is not UTF-8"})
+
+
+def test_of_a_long_text_a_part_is_looked_at(scene: Scene) -> None:
+    lines = [send_bytes(scene, b"0123456789"), send_bytes(scene, b"012")]
+    until(lambda: scene.exchange.texts.open(0) == 2)
+    batch = scene.take()
+    assert batch.size == 2
+    assert sorted(batch.texts(most=3, from_end=False)) == [(b"012",), (b"0123",)]
+    assert sorted(batch.texts(most=3, from_end=True)) == [(b"012",), (b"6789",)]
+    batch.give([(1, "")] * 2)
+    assert [answer(line)[0] for line in lines] == [400, 400]
+
+
+def test_a_model_that_is_loaded_anew_answers_no_text_that_was_read_for_another(scene: Scene) -> None:
+    before = scene.send("a")
+    batch = scene.take()
+    scene.serve(tokenizer=8)
+    scene.network.synchronize()
+    batch.give([[[1], [1]]])
+    status, body = answer(before)
+    expected = "model m: it was loaded anew while the text waited for its tokens"
+    assert (status, body["error"]) == (503, expected)
+    scene.network.withhold("m", "unloading")
+    scene.serve(tokenizer=8)
+    during = scene.send("a")
+    batch = scene.take()
+    scene.network.withhold("m", "unloading")
+    batch.give([[[1], [1]]])
+    scene.loopback.end(scene.taken()[0], shapes=[[]])
+    assert answer(during)[0] == 200
+
+
+def test_one_model_leaves_places_for_the_texts_of_others(scene: Scene) -> None:
+    most = MEMORY // 4
+    lines = [send_bytes(scene, b"a" * (most // 2 + 1))]
+    batch = scene.take()
+    status, body = answer(scene.send("b"))
+    expected = "overloaded: 1 texts wait for the tokenizer of model m, more than it can take in time"
+    assert (status, body["error"]) == (429, expected)
+    lines.append(send_pair(scene, "c", "d"))
+    other = scene.take()
+    batch.give([(1, "")])
+    other.give([(1, "")])
+    assert [answer(line)[0] for line in lines] == [400, 400]
+
+
+def send_pair(scene: Scene, *texts: str) -> socket.socket:
+    shapes = [("TEXT", [1, 1]), ("OTHER", [1])]
+    inputs = [
+        {"name": name, "datatype": "BYTES", "shape": shape, "data": [text]}
+        for (name, shape), text in zip(shapes, texts, strict=True)
+    ]
+    return scene.send_body({"inputs": inputs}, "pair")
+
+
+def test_what_a_refused_call_named_is_not_the_next_ones(scene: Scene) -> None:
+    """Its region once stayed with what it was read into, and took the answer of somebody else."""
+    tensors = native_specs([TensorSpec("X", "FP32", (1,))]), native_specs([OUTPUT])
+    scene.network.serve(1, "plain", "1", *tensors, 4, HOUR, {}, [])
+    scene.loopback.plan([(HOUR, [0, SECOND, 1 << 60])] * 2, 1)
+    scene.exchange.regions.allow(1 << 10, False)
+    with shared_object(bytes(64)) as shared:
+        assert scene.exchange.regions.add(-1, -1, "theirs", shared.key, 0, 64) == ("", "")
+        place = {"shared_memory_region": "theirs", "shared_memory_byte_size": 64}
+        inputs = [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1]}]
+        outputs = [{"name": "OUT", "parameters": place}]
+        refused = {"inputs": inputs, "outputs": outputs, "parameters": {"timeout": 1}}
+        for texts in (["a"], ["a", "b"]):
+            assert answer(scene.send_body(refused, "plain"))[0] == 504
+            line, calls = several(scene, *texts)
+            for call in calls:
+                scene.memory[call[7] : call[7] + 4] = np.float32(7).tobytes()
+                scene.loopback.end(call[0], shapes=[[]])
+            status, body = answer(line)
+            assert (status, body["outputs"][0]["data"]) == (200, [7] * len(texts))
+        assert shared.floats() == [0] * 16
 
 
 def test_each_batch_is_for_one_tokenizer(scene: Scene) -> None:
     lines = [scene.send("a")]
-    until(lambda: scene.exchange.texts.waiting(0) == 1)
+    until(lambda: scene.exchange.texts.open(0) == 1)
     scene.serve(tokenizer=8)
     lines.append(scene.send("b"))
-    until(lambda: scene.exchange.texts.waiting(0) == 2)
+    until(lambda: scene.exchange.texts.open(0) == 2)
     for tokenizer in (7, 8):
         batch = scene.take()
         assert batch.tokenizer == tokenizer
@@ -278,13 +369,9 @@ def test_models_have_their_turns_and_a_slow_one_holds_up_itself_alone(scene: Sce
     lines = [scene.send("a")]
     slow = scene.take()
     lines.append(scene.send("b"))
-    until(lambda: scene.exchange.texts.waiting(0) == 1)
+    until(lambda: scene.exchange.texts.open(0) == 2)
     assert scene.exchange.texts.try_take(time.monotonic_ns()) is None
-    inputs = [
-        {"name": "TEXT", "datatype": "BYTES", "shape": [1, 1], "data": ["c"]},
-        {"name": "OTHER", "datatype": "BYTES", "shape": [1], "data": ["d"]},
-    ]
-    lines.append(scene.send_body({"inputs": inputs}, "pair"))
+    lines.append(send_pair(scene, "c", "d"))
     other = scene.take()
     assert other.model == 1
     for batch in (slow, other):
@@ -296,9 +383,9 @@ def test_models_have_their_turns_and_a_slow_one_holds_up_itself_alone(scene: Sce
 def several(scene: Scene, *texts: str, **parameters: Any) -> tuple[socket.socket, list[Any]]:
     """A client of a call with several texts, and what the scheduler has of it, by row."""
     line = scene.send(*texts, **parameters)
-    until(lambda: scene.exchange.texts.waiting(0) == len(texts))
+    until(lambda: scene.exchange.texts.open(0) == len(texts))
     batch = scene.take()
-    assert batch.texts() == [(text.encode(),) for text in texts]
+    assert texts_of(batch) == [(text.encode(),) for text in texts]
     batch.give([[list(range(len(text))), [1] * len(text)] for text in texts])
     calls: list[Any] = []
     while len(calls) < len(texts):
@@ -332,9 +419,32 @@ def test_where_one_text_has_no_answer_the_call_has_none(scene: Scene) -> None:
     assert scene.exchange.tally(0)[3] == ended
 
 
+def test_what_is_the_clients_own_fault_is_what_it_hears(scene: Scene) -> None:
+    line = scene.send("a", "b", "c")
+    until(lambda: scene.exchange.texts.open(0) == 3)
+    scene.take().give([[[1], [1]], (0, "it broke"), (1, "it is odd")])
+    scene.loopback.end(scene.taken()[0], "dropped", "sacrificed")
+    assert answer(line) == (400, {"error": "model m: it is odd"})
+
+
+def test_more_texts_than_can_ever_be_in_time_are_not_to_be_sent_again(scene: Scene) -> None:
+    scene.loopback.plan([(4 * SECOND, [0, 2 * SECOND, 1 << 60])] * 2, 1)
+    scene.serve(objective=4 * SECOND)
+    status, body = answer(scene.send("a", "b", "c"))
+    expected = "model m cannot answer 3 texts of one call within 4 s: send fewer at once"
+    assert (status, body["error"]) == (504, expected)
+    first = scene.send("a")
+    batch = scene.take()
+    status, body = answer(scene.send("b", "c"))
+    expected = "overloaded: model m has 2 calls open, more than can be answered in 4000 ms"
+    assert (status, body["error"]) == (429, expected)
+    batch.give([(1, "")])
+    assert answer(first)[0] == 400
+
+
 def test_a_call_one_of_whose_texts_has_no_tokens_is_its_clients_fault(scene: Scene) -> None:
     line = scene.send("a", "b")
-    until(lambda: scene.exchange.texts.waiting(0) == 2)
+    until(lambda: scene.exchange.texts.open(0) == 2)
     scene.take().give([(2, "it is too long"), [[1], [1]]])
     scene.loopback.end(scene.taken()[0], shapes=[[]])
     assert answer(line) == (413, {"error": "model m: it is too long"})
@@ -355,10 +465,10 @@ def test_texts_whose_answers_have_other_shapes_need_calls_of_their_own(scene: Sc
 
 def test_all_texts_of_a_call_are_let_in_or_none(scene: Scene) -> None:
     waiting = [scene.send(*"abcd") for _ in range(24)]
-    until(lambda: scene.exchange.texts.waiting(0) == 96)
+    until(lambda: scene.exchange.texts.open(0) == 96)
     assert scene.exchange.admission.open() == 96
     first = scene.send(*"abcd")
-    until(lambda: scene.exchange.texts.waiting(0) == 100)
+    until(lambda: scene.exchange.texts.open(0) == 100)
     status, body = answer(scene.send("a", "b"))
     assert (status, body["error"]) == (429, "overloaded: 100 calls are open already, the most that may be")
     assert scene.exchange.admission.open() == 100
@@ -366,7 +476,7 @@ def test_all_texts_of_a_call_are_let_in_or_none(scene: Scene) -> None:
     batch.give([(1, "")] * 100)
     assert [answer(line)[0] for line in (*waiting, first)] == [400] * 25
     three = scene.send("a", "b", "c")
-    until(lambda: scene.exchange.texts.waiting(0) == 3)
+    until(lambda: scene.exchange.texts.open(0) == 3)
     scene.take().give([(1, "")] * 3)
     assert answer(three)[0] == 400
 

@@ -12,8 +12,10 @@ from astrarium.core.optional import extension
 from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.core.quantities import Time
 from astrarium.server.contract import InferCall, Kind, Refused
+from astrarium.server.control.calls.refusals import refusal
 from astrarium.server.control.calls.ticket import Tensors, Ticket
 from astrarium.server.control.texts.text_queue import NO_MEMORY
+from astrarium.server.control.texts.tokenizer import Tokenizer
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.layout import tensors_at, whole_shapes
 from astrarium.serving.live.tensors import Tensor, TensorSpec, pack_bytes
@@ -44,7 +46,7 @@ class Scene:
         """Take what waits, as a thread would; None where nothing does."""
         batch = self.queue._native.try_take(self.stage.loop.now)
         if batch is not None:
-            self.sizes.append(len(batch.texts()))
+            self.sizes.append(batch.size)
         return batch
 
     def send(self, text: bytes = b"the", within: Time = 100 * MS, tensors: Tensors = TENSORS) -> Ticket:
@@ -104,7 +106,7 @@ def test_a_call_that_would_wait_too_long_is_refused_at_once(scene: Scene) -> Non
         scene.send()
         scene.stage.loop.now += 10 * MS
         scene.send(within=2 * 10 * MS + NEEDED)
-        with pytest.raises(Refused, match="2 texts wait for the tokenizer of model m0") as refused:
+        with pytest.raises(Refused, match="3 texts wait for the tokenizer of model m0") as refused:
             scene.send(within=2 * 10 * MS + NEEDED - 1)
         assert refused.value.kind is Kind.OVERLOADED
         scene.queue.tokenize(batch)
@@ -130,7 +132,7 @@ def test_a_call_that_has_become_too_late_gets_no_tokens(scene: Scene) -> None:
 
 def test_texts_take_no_more_memory_than_there_is_for_them(scene: Scene) -> None:
     async def scenario() -> None:
-        most = scene.stage.tensor_store.arena.size
+        most = scene.stage.tensor_store.arena.size // 2
         first = scene.send(b"a" * (most - 4))
         with pytest.raises(Refused, match="1 texts wait for the tokenizer"):
             scene.send(b"the server")
@@ -139,6 +141,31 @@ def test_texts_take_no_more_memory_than_there_is_for_them(scene: Scene) -> None:
         scene.send(b"the server")
         await scene.finish()
         assert first.inputs_ready
+
+    asyncio.run(scenario())
+
+
+class Panic(BaseException):
+    """What the library raises where it panics is no Exception."""
+
+
+@pytest.mark.parametrize("error", [Panic, MemoryError, ValueError])
+def test_whatever_breaks_costs_its_batch_alone(
+    scene: Scene, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise error("it was odd")
+
+    async def scenario() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Tokenizer, "encode", broken)
+            ticket = scene.send()
+            await scene.finish()
+        assert (ticket.outcome, ticket.blamed) == (Outcome.FAILED, Kind.MODEL_FAILED)
+        assert ticket.reason == "its text could not be tokenized: it was odd"
+        after = scene.send()
+        await scene.finish()
+        assert scene.tokens(after) == [2, 4, 3]
 
     asyncio.run(scenario())
 
@@ -204,6 +231,24 @@ def test_a_model_that_was_loaded_anew_has_its_own_inputs(scene: Scene) -> None:
     asyncio.run(scenario())
 
 
+def test_a_model_that_is_loaded_anew_has_its_tokenizer_read_again(scene: Scene, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        numbers = [scene.queue.tokenizer(0, (TOKENS,))]
+        scene.send()
+        await scene.finish()
+        [file] = tmp_path.iterdir()
+        file.unlink()
+        assert scene.queue.tokenizer(0, (TOKENS,)) == numbers[0]
+        scene.queue.renew(0)
+        ticket = scene.send()
+        await scene.finish()
+        numbers.append(scene.queue.tokenizer(0, (TOKENS,)))
+        assert numbers[0] != numbers[1]
+        assert "expected a tokenizer.json" in ticket.reason
+
+    asyncio.run(scenario())
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Scene:
     return Scene(saved(tmp_path), memory=1 << 14)
@@ -215,5 +260,7 @@ def test_a_text_for_whose_tokens_there_is_no_memory_fails(small: Scene) -> None:
         ticket = small.send()
         await small.finish()
         assert (ticket.outcome, ticket.reason) == (Outcome.FAILED, NO_MEMORY)
+        told = refusal(ticket)
+        assert (told.kind, told.retry_after) == (Kind.OVERLOADED, 1.0)
 
     asyncio.run(scenario())

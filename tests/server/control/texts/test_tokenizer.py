@@ -135,7 +135,8 @@ def test_no_more_of_a_text_is_looked_at_than_could_matter(file: str) -> None:
     just, beyond = ids(fitted(file), (b" " * (most - 4) + b" the",), (b" " * most + b" the",))
     assert just == [2, 4, 3]
     assert beyond.kind is Kind.TOO_LARGE
-    assert f"whose part of {most} bytes has not even {LONGEST} tokens" in beyond.reason
+    expected = f"a text of more than {most} bytes, of which {most} have not even {LONGEST} tokens"
+    assert beyond.reason == expected
 
 
 @pytest.mark.parametrize("body", ["", "{}", "no JSON"])

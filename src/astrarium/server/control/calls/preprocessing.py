@@ -49,6 +49,7 @@ class Preprocessor:
             inputs = await loop.run_in_executor(self._threads, self._made_inputs, ticket, reference)
             if not self._tensor_store.take_in(ticket, inputs):
                 ticket.broken = NO_MEMORY
+                ticket.blamed = Kind.OVERLOADED
         except Refused as refused:
             ticket.broken = refused.reason
             ticket.blamed = refused.kind

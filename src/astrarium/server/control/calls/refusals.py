@@ -16,6 +16,8 @@ def refusal(ticket: Ticket) -> Refused:
     if ticket.cause == QUARANTINED:
         return Refused(Kind.UNPROCESSABLE, f"model {name} does not take this input: {ticket.reason}")
     if ticket.outcome is Outcome.FAILED:
+        if ticket.blamed is Kind.OVERLOADED:
+            return overloaded(f"model {name}: {ticket.reason}")
         if ticket.blamed is not Kind.MODEL_FAILED:
             return Refused(ticket.blamed, f"model {name}: {ticket.reason}")
         return Refused(Kind.MODEL_FAILED, f"model {name} failed: {ticket.reason}")

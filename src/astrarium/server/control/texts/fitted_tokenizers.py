@@ -45,6 +45,10 @@ class FittedTokenizers:
             self._numbers[fit] = len(self._fits) - 1
         return self._numbers[fit]
 
+    def renew(self, model: int) -> None:
+        """Let a model's tokenizer be read again, as another one: its file may have changed."""
+        self._numbers = {fit: number for fit, number in self._numbers.items() if fit[0] != model}
+
     def fit(self, model: int, inputs: Specs) -> None:
         """Load the tokenizer of a model, if it has one; InputError where it is none for these inputs."""
         if model in self._choices:

@@ -22,7 +22,7 @@ from astrarium.server.control.calls.ticket import Ticket
 from astrarium.server.control.texts.fitted_tokenizers import FittedTokenizers, Specs
 from astrarium.server.control.texts.token_inputs import Numbers
 from astrarium.server.control.texts.tokenizer import Text
-from astrarium.serving.live.backends.blame import blamed
+from astrarium.serving.live.backends.blame import first_sentence
 from astrarium.serving.live.tensors import Tensor, unpack_bytes
 from astrarium.serving.scenario.tokenization import Tokenization
 
@@ -34,7 +34,8 @@ THREADS = 4  # models whose texts are tokenized at the same time, each by as man
 NO_MEMORY = "there is no shared memory left for its inputs"
 Made = Numbers | Refused
 _FAULTS = {Kind.MODEL_FAILED: 0, Kind.BAD_REQUEST: 1, Kind.TOO_LARGE: 2}  # as in native/exchange/ticket.h
-_Settled = tuple[int, "Sequence[Tensor] | Refused"]  # a number, and inputs or why there are none
+Inputs = Sequence[Tensor] | Refused
+_Settled = tuple[int, Inputs]  # by number
 
 
 class TextQueue:
@@ -71,6 +72,10 @@ class TextQueue:
         """Load the tokenizer of a model that has one; InputError where it is none for these inputs."""
         self._tokenizers.fit(model, inputs)
 
+    def renew(self, model: int) -> None:
+        """Read the tokenizer of a model again, if it has one: it was loaded anew."""
+        self._tokenizers.renew(model)
+
     def tokenizer(self, model: int, inputs: Specs) -> int:
         """Return the number of the tokenizer for a model with these inputs."""
         return self._tokenizers.number(model, inputs)
@@ -94,7 +99,7 @@ class TextQueue:
         needed = self._needed(ticket.model)
         text = _text(ticket)
         if self._native.is_full(ticket.model, sum(map(len, text)), ticket.deadline - now - needed, now):
-            waiting = f"{self._native.waiting(ticket.model)} texts wait for the tokenizer"
+            waiting = f"{self._native.open(ticket.model)} texts wait for the tokenizer"
             raise overloaded(f"{waiting} of model {ticket.call.model}, more than it can take in time")
         self._loop = asyncio.get_running_loop()
         number = next(self._numbers)
@@ -109,34 +114,32 @@ class TextQueue:
             self.tokenize(batch)
 
     def tokenize(self, batch: TextBatch) -> None:
-        """Make tokens of a batch, in any thread."""
-        late = batch.late
-        own = batch.own()
-        made = self._made(batch)
-        settled = [(number, self._inputs(batch.tokenizer, made[place])) for place, number in own]
+        """Make tokens of a batch, in any thread; whatever breaks, the batch alone is lost."""
+        late, own = batch.late, batch.own()
+        try:
+            made, inputs = self._made(batch, [place for place, _ in own])
+        except InputError as error:  # the model was loaded anew, and takes other inputs now
+            made, inputs = _failed(batch, str(error), len(own))
+        except BaseException as error:  # what the library panics with is no Exception
+            reason = f"its text could not be tokenized: {first_sentence(error)}"
+            made, inputs = _failed(batch, reason, len(own))
         batch.give([_as_given(one) for one in made])
-        if (settled or late) and self._loop is not None:
+        if (own or late) and self._loop is not None:
+            settled = [(number, one) for (_, number), one in zip(own, inputs, strict=True)]
             with suppress(RuntimeError):  # the loop has ended, and its tickets with it
                 self._loop.call_soon_threadsafe(self._settle, settled, late)
 
-    def _made(self, batch: TextBatch) -> list[Made]:
-        texts = batch.texts()
-        if not texts:
-            return []
-        try:
-            tokenizer = self._tokenizers.of(batch.tokenizer)
-            return [
-                one if isinstance(one, Refused) else tokenizer.inputs.numbers(one)
-                for one in tokenizer.encode(texts)
-            ]
-        except InputError as error:  # the model was loaded anew, and takes other inputs now
-            return [Refused(Kind.MODEL_FAILED, str(error))] * len(texts)
-        except Exception as error:
-            failed = Refused(Kind.MODEL_FAILED, f"its text could not be tokenized: {blamed(error)}")
-            return [failed] * len(texts)
-
-    def _inputs(self, tokenizer: int, made: Made) -> Sequence[Tensor] | Refused:
-        return made if isinstance(made, Refused) else self._tokenizers.of(tokenizer).inputs.tensors(made)
+    def _made(self, batch: TextBatch, own: Sequence[int]) -> tuple[Sequence[Made], Sequence[Inputs]]:
+        """Return what became of each text, and the inputs of those at *own* places."""
+        if not batch.size:
+            return [], []
+        tokenizer = self._tokenizers.of(batch.tokenizer)
+        made = [
+            one if isinstance(one, Refused) else tokenizer.inputs.numbers(one)
+            for one in tokenizer.encode(batch.texts(tokenizer.most_bytes, tokenizer.from_end))
+        ]
+        chosen = [made[place] for place in own]
+        return made, [one if isinstance(one, Refused) else tokenizer.inputs.tensors(one) for one in chosen]
 
     def _settle(self, settled: Sequence[_Settled], late: Sequence[int]) -> None:
         """Give tickets their inputs, in the event loop."""
@@ -147,14 +150,20 @@ class TextQueue:
             self._fill_in(self._tickets.pop(number), inputs)
         self._when_ready()
 
-    def _fill_in(self, ticket: Ticket, inputs: Sequence[Tensor] | Refused) -> None:
+    def _fill_in(self, ticket: Ticket, inputs: Inputs) -> None:
         if isinstance(inputs, Refused):
             ticket.broken = inputs.reason
             ticket.blamed = inputs.kind
         elif not self._tensor_store.take_in(ticket, inputs):
             ticket.broken = NO_MEMORY
+            ticket.blamed = Kind.OVERLOADED
         ticket.inputs_ready = True
         self._tensor_store.settle(ticket)  # its call may have ended meanwhile
+
+
+def _failed(batch: TextBatch, reason: str, own: int) -> tuple[Sequence[Made], Sequence[Inputs]]:
+    failed = Refused(Kind.MODEL_FAILED, reason)
+    return [failed] * batch.size, [failed] * own
 
 
 def _text(ticket: Ticket) -> Text:

@@ -55,8 +55,21 @@ class Tokenizer:
             expected = f"a tokenizer whose tokens end at {values[1]}, as those of {self.inputs.tokens.name}"
             raise InputError(f"{field}.tokenizer", f"one with token {highest}", expected)
 
+    @property
+    def from_end(self) -> bool:
+        """Whether the end of a long text is kept, and not its beginning."""
+        return self._from_end
+
+    @property
+    def most_bytes(self) -> int:
+        """How much of a text is looked at."""
+        return GENEROUS * FURTHER * self.inputs.longest
+
     def encode(self, texts: Sequence[Text]) -> list[Any]:
-        """Return the encoding of each text, or what is wrong with it."""
+        """Return the encoding of each text, or what is wrong with it.
+
+        Of a long text no more than `most_bytes` and one are needed.
+        """
         results: list[Any] = [None] * len(texts)
         waiting = list(range(len(texts)))
         for most in (GENEROUS, GENEROUS * FURTHER):
@@ -67,7 +80,7 @@ class Tokenizer:
             if not waiting:
                 break
         for at in waiting:
-            results[at] = self._too_long(texts[at])
+            results[at] = self._too_long()
         return [self._filled_up(result) for result in results]
 
     def _excerpt(self, text: bytes, most: int) -> bytes:
@@ -89,11 +102,9 @@ class Tokenizer:
         except BaseException as error:
             return Refused(Kind.BAD_REQUEST, f"its text cannot be tokenized: {first_sentence(error)}")
 
-    def _too_long(self, text: Text) -> Refused:
-        size = sum(map(len, text))
-        most = GENEROUS * FURTHER * self.inputs.longest
-        tokens = self.inputs.longest
-        reason = f"a text of {size} bytes, whose part of {most} bytes has not even {tokens} tokens"
+    def _too_long(self) -> Refused:
+        most, tokens = self.most_bytes, self.inputs.longest
+        reason = f"a text of more than {most} bytes, of which {most} have not even {tokens} tokens"
         return Refused(Kind.TOO_LARGE, reason)
 
     def _filled_up(self, encoding: Any) -> Any:

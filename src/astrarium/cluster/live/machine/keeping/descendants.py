@@ -14,12 +14,22 @@ from pathlib import Path
 MOST_AT_ONCE = 400  # processes that are ended, or reaped, at one look; those are held by descriptors
 
 
-def own_children() -> list[int]:
+def only_dead_are_left() -> bool:
+    """Return whether all children of ours are dead, and so is whatever they had started.
+
+    A child that dies leaves us its own children, perhaps after we asked for ours: so who is known to be dead
+    must still be all there is.
+    """
+    dead = {child for child in _own_children() if _is_dead(child)}
+    return dead.issuperset(_own_children())
+
+
+def _own_children() -> list[int]:
     with contextlib.ExitStack() as held:
         return _children(os.getpid(), _held(os.getpid(), held))
 
 
-def is_dead(process: int) -> bool:
+def _is_dead(process: int) -> bool:
     """Return whether a child of ours runs no longer, in none of its threads; nobody has reaped it yet."""
     try:
         tasks = [Path("/proc", str(process), "task", name) for name in os.listdir(f"/proc/{process}/task")]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from .claims import Heard
-from .descendants import MOST_AT_ONCE, end_descendants, is_dead, own_children
+from .descendants import MOST_AT_ONCE, end_descendants, only_dead_are_left
 from .grace import Grace
 from .pauses import SELDOM, TICK
 from .privileges import adopt_orphans, become, bound_processes, die_with_parent
@@ -181,7 +181,7 @@ class Keeper:
         cannot be reaped, since another process of its owner's traces it, is left to that one."""
         ends = time.monotonic() + HURRY
         _hurry(True)
-        while self._reaped() and not all(is_dead(child) for child in own_children()):
+        while self._reaped() and not only_dead_are_left():
             for _ in range(LOOKS):
                 end_descendants()
                 self._reaped()

@@ -9,7 +9,7 @@
 
 #include "common/clock.h"
 #include "exchange/exchange.h"
-#include "front/client_ticket.h"
+#include "front/calls/client_ticket.h"
 #include "front/served_model.h"
 
 namespace astrarium::front {
@@ -23,8 +23,10 @@ class TextCalls : private TextOwner {
   TextCalls(Exchange& exchange, Origin& origin, Post post)
       : exchange_(exchange), origin_(origin), post_(std::move(post)) {}
 
-  // Whether so many bytes of texts would wait too long for their tokens.
-  bool is_full(const ClientTicket& ticket, std::size_t bytes, Time now) {
+  // Whether the texts of a call, which lie in its request, would wait too long for their tokens.
+  bool is_full(const ClientTicket& ticket, Time now) {
+    std::size_t bytes = 0;
+    for (const protocol::Input& tensor : ticket.call.inputs) bytes += tensor.data.size();
     return exchange_.texts.is_full(ticket.model, bytes, ticket.deadline - now - ticket.cost.needed, now);
   }
 
@@ -32,22 +34,27 @@ class TextCalls : private TextOwner {
   void put(ClientTicket& ticket, std::vector<std::string> parts, Time now) {
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     ticket.block = ClientTicket::kNoBlock;
-    const SequenceWrite counting(origin_.counted);
-    origin_.tallies[static_cast<std::size_t>(model.index)].accepted.add(1);
-    origin_.in_text.add(1);
+    {
+      const SequenceWrite counting(origin_.counted);
+      origin_.tallies[static_cast<std::size_t>(model.index)].accepted.add(1);
+      origin_.in_text.add(1);
+    }
     Text text{std::move(parts), model.tokens->tokenizer, now, ticket.deadline, ticket.cost.needed, this, &ticket};
     if (!exchange_.texts.put(model.index, std::move(text))) post_({{&ticket, Tokens::none(Tokens::End::kUnserved)}});
   }
 
-  // Sends a ticket on with its tokens; false where it has ended, and is to `leave`.
-  bool fill_in(ClientTicket& ticket, const Tokens& tokens) {
+  // Sends a ticket on with its tokens; false where it has ended, and is to `leave`. *is_served*: its model still takes
+  // what the text was read for.
+  bool fill_in(ClientTicket& ticket, const Tokens& tokens, bool is_served) {
     if (tokens.end != Tokens::End::kMade) return end_without(ticket, tokens), false;
+    if (!is_served) return fail(ticket, Fault::kChanged, "it was loaded anew while the text waited for its tokens");
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     std::vector<Written> shapes = model.tokens->shapes(tokens);
-    if (!place(ticket, model, tokens, shapes)) return fail(ticket, "there is no shared memory left for its inputs");
+    if (!place(ticket, model, tokens, shapes))
+      return fail(ticket, Fault::kNoPlace, "there is no shared memory left for its inputs");
     weigh(ticket, model.tokens->length(shapes));
     if (model.tokens->are_open()) ticket.inputs = std::move(shapes);
-    return send(ticket) || fail(ticket, "as many calls are open as may be");
+    return send(ticket) || fail(ticket, Fault::kNoPlace, "as many calls are open as may be");
   }
 
   // A ticket that was not sent is no text any more; with its end in the books.
@@ -92,8 +99,8 @@ class TextCalls : private TextOwner {
     ticket.fault = tokens.fault;
     ticket.reason = tokens.reason;
   }
-  static bool fail(ClientTicket& ticket, std::string_view reason) {
-    end_without(ticket, Tokens::refused(Fault::kModel, std::string(reason)));
+  static bool fail(ClientTicket& ticket, Fault fault, std::string_view reason) {
+    end_without(ticket, Tokens::refused(fault, std::string(reason)));
     return false;
   }
 

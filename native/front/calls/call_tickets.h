@@ -10,11 +10,11 @@
 
 #include "common/clock.h"
 #include "exchange/exchange.h"
-#include "front/client_ticket.h"
-#include "front/incoming.h"
-#include "front/refusals.h"
+#include "front/calls/client_ticket.h"
+#include "front/calls/incoming.h"
+#include "front/calls/refusals.h"
+#include "front/calls/text_calls.h"
 #include "front/served_model.h"
-#include "front/text_calls.h"
 #include "protocol/answer.h"
 
 namespace astrarium::front {
@@ -146,11 +146,13 @@ class CallTickets {
   // In the place of an answer with an element that is no text.
   const Refusal& no_text(const protocol::NoText& problem) { return refusals_.no_text(problem), refusals_.last(); }
 
-  // Texts have become inputs, or never will.
-  void take_tokens(const std::vector<TextCalls::Made>& all) {
+  // Texts have become inputs, or never will. *is_served*: a model takes what was read for it.
+  template <class IsServed>
+  void take_tokens(const std::vector<TextCalls::Made>& all, IsServed is_served) {
     for (const TextCalls::Made& made : all) {
       ClientTicket& ticket = *static_cast<ClientTicket*>(made.call);
-      if (texts_.fill_in(ticket, made.tokens)) has_sent_ = true;
+      const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
+      if (texts_.fill_in(ticket, made.tokens, is_served(model))) has_sent_ = true;
       else without_tokens_.push_back(&ticket);
     }
   }
@@ -198,7 +200,6 @@ class CallTickets {
 
   // Takes hold of the regions that a call names; false where somebody else has to explain what is wrong with them.
   bool find_regions(ClientTicket& ticket, const ServedModel& model) const {
-    ticket.let_go_of_regions();
     if (!ticket.call.has_regions()) return true;
     for (const protocol::Input& tensor : ticket.call.inputs)
       if (!take_hold(ticket, tensor.place, ticket.from)) return false;
@@ -374,7 +375,7 @@ class CallTickets {
     else if (verdict == Verdict::kAway) refusals_.away(model.name, exchange_.admission.back_at() - monotonic_ns());
     else if (verdict == Verdict::kFull) refusals_.full(exchange_.admission.open());
     else if (verdict == Verdict::kBehind) refusals_.behind(waited_, objective);
-    else if (verdict == Verdict::kTexts) refusals_.texts(model.name, exchange_.texts.waiting(model.index));
+    else if (verdict == Verdict::kTexts) refusals_.texts(model.name, exchange_.texts.open(model.index));
     else refusals_.backlog(model.name, exchange_.admission.open(model.index), objective);
     if (verdict == Verdict::kAway) return turn_away(model, RefusedFor::kUnavailable);
     return turn_away(model, verdict == Verdict::kTooLate ? RefusedFor::kDeadline : RefusedFor::kOverloaded);
@@ -399,14 +400,17 @@ class CallTickets {
   // The call in `spare` is to wait for its tokens; what it costs is known when it has them.
   Taking take_texts(ClientTicket& ticket, const ServedModel& model, Caller& caller, std::uint64_t connection) {
     if (ticket.call.has_regions()) return {false, kRegion};
-    std::vector<std::vector<std::string>> texts = texts_of(ticket.call);
-    if (texts.empty()) return {false, "text"};
     const Time now = monotonic_ns();
     const SequenceWrite let_in(origin_.admitted);
-    const Verdict verdict = judge_texts(ticket, texts, now);
+    const Verdict verdict = judge_texts(ticket, now);
     if (verdict == Verdict::kClosed) return {false, "closed"};
     if (verdict != Verdict::kTaken) return refuse(ticket, model, verdict, now);
-    for (protocol::Input& tensor : ticket.call.inputs) tensor.data = {};  // it lay in the request
+    if (!admit_texts(ticket, model, now)) return {false};
+    std::vector<std::vector<std::string>> texts = texts_of(ticket.call);
+    for (protocol::Input& tensor : ticket.call.inputs) {
+      tensor.data = {};  // it lay in the request
+      protocol::trim(tensor.own_bytes);
+    }
     ticket.connection = connection;
     ticket.caller = &caller;
     caller.ticket = &ticket;
@@ -416,18 +420,30 @@ class CallTickets {
     return {true};
   }
 
-  // All texts of a call are let in, or none.
-  Verdict judge_texts(const ClientTicket& ticket, const std::vector<std::vector<std::string>>& texts, Time now) {
+  // What would become of them now, before anything is done for them.
+  Verdict judge_texts(const ClientTicket& ticket, Time now) {
     const Time objective = ticket.deadline - ticket.received;
     if (is_behind(ticket, objective, now)) return Verdict::kBehind;
-    if (texts_.is_full(ticket, bytes_of(texts), now)) return Verdict::kTexts;
-    for (std::size_t count = 0; count < texts.size(); ++count) {
-      const Verdict verdict = exchange_.admission.admit(ticket.model, ticket.cost, objective, ticket.received, now);
-      if (verdict == Verdict::kTaken) continue;
-      while (count-- > 0) exchange_.admission.ended(ticket.model, ticket.cost.weight);
-      return verdict;
+    const Verdict verdict = exchange_.admission.judge(ticket.model, ticket.cost, objective, ticket.received, now);
+    return verdict == Verdict::kTaken && texts_.is_full(ticket, now) ? Verdict::kTexts : verdict;
+  }
+
+  // All texts of a call are let in, or none: then there is a refusal.
+  bool admit_texts(const ClientTicket& ticket, const ServedModel& model, Time now) {
+    const Time objective = ticket.deadline - ticket.received;
+    std::int64_t count = 0;
+    Verdict verdict = Verdict::kTaken;
+    while (verdict == Verdict::kTaken && count < ticket.rows) {
+      verdict = exchange_.admission.admit(ticket.model, ticket.cost, objective, ticket.received, now);
+      count += verdict == Verdict::kTaken;
     }
-    return Verdict::kTaken;
+    if (verdict == Verdict::kTaken) return true;
+    if (verdict == Verdict::kBacklog && exchange_.admission.open(ticket.model) == count) {
+      refusals_.too_many_texts(model.name, ticket.rows, objective);
+      turn_away(model, RefusedFor::kDeadline);
+    } else refuse(ticket, model, verdict, now);
+    while (count-- > 0) exchange_.admission.ended(ticket.model, ticket.cost.weight);
+    return false;
   }
 
   // Each text of a call is as long as it is, and a ticket of its own.
@@ -462,7 +478,7 @@ class CallTickets {
     ClientTicket& whole = *part.whole;
     const protocol::ReplyLayout* layout = answer_of(part, model);
     end(part, model, layout != nullptr, monotonic_ns(), leave);
-    if (layout == nullptr && whole.outcome == Outcome::kInTime) whole.take_end_of(part);
+    if (layout == nullptr) whole.hear_end_of(part);
     if (--whole.open_parts > 0) return;
     if (whole.outcome == Outcome::kInTime) whole.take_stages_of(part);
     if (whole.caller != nullptr) whole.caller->ticket = nullptr;

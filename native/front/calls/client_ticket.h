@@ -40,8 +40,15 @@ struct ClientTicket : Ticket {
   // Without memory: its text has no tokens, or its parts have theirs.
   static constexpr std::size_t kNoBlock = ~std::size_t{0};
 
-  // Of the first part that has no answer.
-  void take_end_of(const ClientTicket& part) {
+  // Make it as new: of the call that was read into it before, nothing is left.
+  void clear() {
+    Ticket::clear();
+    let_go();
+  }
+
+  // A part has no answer. The first one says why there is none, unless it is the client's own fault.
+  void hear_end_of(const ClientTicket& part) {
+    if (outcome != Outcome::kInTime && (is_clients_fault() || !part.is_clients_fault())) return;
     outcome = part.outcome, cause = part.cause, fault = part.fault, reason = part.reason;
     if (outcome != Outcome::kInTime) return;
     outcome = Outcome::kFailed;
@@ -59,11 +66,20 @@ struct ClientTicket : Ticket {
     for (protocol::Input& tensor : call.inputs)
       if (tensor.own_bytes.capacity() > kKept) protocol::trim(tensor.own_bytes);
     if (call.id.capacity() > kKept) protocol::trim(call.id);
-    let_go_of_regions();
-    whole = nullptr;
-    parts.clear();
+    let_go();
   }
-  void let_go_of_regions() { from.clear(), to.clear(); }
+
+ private:
+  bool is_clients_fault() const {
+    return cause == Cause::kInputs && (fault == Fault::kClient || fault == Fault::kTooLong);
+  }
+  // Of memory and of other tickets.
+  void let_go() {
+    from.clear();
+    to.clear();
+    parts.clear();
+    whole = nullptr;
+  }
 };
 
 }  // namespace astrarium::front

@@ -74,6 +74,12 @@ class Refusals {
         " has " + std::to_string(open) + " calls open, more than can be answered in " + within + " ms";
     write(kOverloaded, true);
   }
+  // Of one call, while nothing else is open.
+  void too_many_texts(std::string_view model, std::int64_t texts, Time objective) {
+    begin("model ", model) += " cannot answer " + std::to_string(texts) + " texts of one call within " +
+                              rounded_duration(objective) + ": send fewer at once";
+    write(kDeadline);
+  }
   void behind(Time waited, Time objective) {
     text_ = "overloaded: the server has more calls to read than it can; of " + rounded_duration(objective) + ", " +
             rounded_duration(waited) + " are gone before one is decided on";
@@ -104,7 +110,7 @@ class Refusals {
   // Of a ticket that came back without an answer.
   void ended(std::string_view model, const Ticket& ticket) {
     if (ticket.cause == Cause::kQuarantined) return quarantined(model, ticket.reason);
-    if (ticket.cause == Cause::kInputs && ticket.fault != Fault::kModel) return at_fault(model, ticket);
+    if (ticket.cause == Cause::kInputs && ticket.fault != Fault::kModel) return without_inputs(model, ticket);
     if (ticket.outcome == Outcome::kFailed) return failed(model, ticket.reason);
     if (ticket.cause == Cause::kExpired) {
       begin("model ", model) += ": the deadline can no longer be met";
@@ -182,10 +188,12 @@ class Refusals {
     write(kFailed);
   }
 
-  // The client's own.
-  void at_fault(std::string_view model, const Ticket& ticket) {
-    (begin("model ", model) += ": ") += ticket.reason;
-    write(ticket.fault == Fault::kTooLong ? kTooLarge : kBad);
+  // Not the model's fault.
+  void without_inputs(std::string_view model, const Ticket& ticket) {
+    const bool is_full = ticket.fault == Fault::kNoPlace, has_changed = ticket.fault == Fault::kChanged;
+    (begin(is_full ? "overloaded: model " : "model ", model) += ": ") += ticket.reason;
+    if (is_full || has_changed) write(is_full ? kOverloaded : kUnavailable, true);
+    else write(ticket.fault == Fault::kTooLong ? kTooLarge : kBad);
   }
 
   void quarantined(std::string_view model, std::string_view reason) {
