@@ -184,8 +184,10 @@ class Coordinator:
         return self._scheduler.release(model)
 
     def sync(self) -> None:
-        """Bring what was counted elsewhere into the accounts."""
+        """Bring what was counted elsewhere into the accounts, and what is expected to the admission."""
         self.accounts.sync(self._scheduler)
+        if not self.present:
+            self._tell_admission()
         errors, last = self._scheduler.policy_errors()
         if errors != self.policy_errors:
             log.error("the policy %s failed: %s", self.plan.policy_name, last)

@@ -95,10 +95,14 @@ class Fleet:
         ]
 
     def back_at(self) -> Time:
-        """Return when a shared worker can be expected to be ready; 0 where nobody knows."""
+        """Return when a shared worker can be expected to be ready; 0 where nobody knows.
+
+        That is later and later where one takes longer than usual: who tells others asks again and again.
+        """
         shared = [self._entries[spec.worker] for spec in self._specs]
         starting = [entry for entry in shared if entry.startup_time and not entry.ready]
-        return min((entry.started + entry.startup_time for entry in starting), default=0)
+        now = self._clock()
+        return min((entry.expected_at(now) for entry in starting), default=0)
 
     def late(self) -> list[LateWorker]:
         late = [entry for entry in self._entries.values() if not entry.ready]
@@ -111,8 +115,10 @@ class Fleet:
 
     def load(self, model: int, files: Mapping[str, ModelFiles]) -> None:
         self.models[model] = files
-        for worker in self.holders(model):
-            self._load(self._entries[worker], model)
+        for entry in self._up_for(model):
+            if not entry.ready:
+                entry.to_load.add(model)
+            self._load(entry, model)
 
     def forgive_loads(self, model: int) -> None:
         """Let workers load a model again that has ended some of them."""
@@ -121,8 +127,8 @@ class Fleet:
 
     def unload(self, model: int) -> None:
         """Unload a model; one that was set apart keeps its workers until `set_together`."""
-        for worker in self.holders(model):
-            self._order(worker, messages.UnloadModel(model))
+        for entry in self._up_for(model):
+            self._order(entry.spec.worker, messages.UnloadModel(model))
         self.models.pop(model, None)
         for entry in list(self._entries.values()):  # nobody waits for a load that nobody wants
             if model in entry.to_load:
@@ -161,6 +167,10 @@ class Fleet:
             return False
         return entry.only_model == model or (entry.only_model < 0 and not self.is_apart(model))
 
+    def _up_for(self, model: int) -> list[WorkerEntry]:
+        """Return the workers that hear orders and have a model, are loading it, or should."""
+        return [entry for entry in self._entries.values() if entry.up and self._has(entry, model)]
+
     def check_for_stuck(self) -> None:
         self._stuck.check(self._entries.values(), self._workers)
 
@@ -170,6 +180,7 @@ class Fleet:
             return  # of a worker that was let go
         match news:
             case messages.WorkerUp():
+                entry.up = True
                 self._load_all(entry)
             case messages.WorkerBroken():
                 entry.broken = news
@@ -184,6 +195,7 @@ class Fleet:
                     self._stuck.load_times[news.model] = entry.loading_for
                 entry.loading = -1 if entry.loading == news.model else entry.loading
                 self._controller.model_news(worker, news)
+                self._unload_unwanted(entry, news)
                 self._maybe_ready(entry)
             case Pong():
                 self._controller.pong(worker, news)
@@ -198,7 +210,7 @@ class Fleet:
         now = self._clock()
         entry.pause = entry.pause_after(now - entry.started, by_a_model, self._lateness.late)
         entry.started = now + entry.pause  # as planned
-        entry.ready = False
+        entry.is_down()
         unsuspected = loss._replace(by_its_work=False)  # what ran beside a load
         blame = self._controller.worker_lost(worker, unsuspected if loading else loss)
         if loading:
@@ -264,8 +276,13 @@ class Fleet:
         warm_up_sizes = powers_to(files.max_batch)
         self._order(entry.spec.worker, messages.LoadModel(model, plain_files(files), warm_up_sizes))
 
+    def _unload_unwanted(self, entry: WorkerEntry, news: messages.News) -> None:
+        """Have a model unloaded again that was unloaded while a worker was loading it."""
+        if isinstance(news, messages.ModelLoaded) and news.model not in self.models:
+            self._order(entry.spec.worker, messages.UnloadModel(news.model))
+
     def _maybe_ready(self, entry: WorkerEntry) -> None:
-        if not entry.ready and not entry.to_load:
+        if entry.up and not entry.ready and not entry.to_load:
             entry.ready = True
             entry.startup_time = max(1, self._clock() - entry.started)
             self._controller.worker_ready(entry.spec.worker)

@@ -15,6 +15,7 @@ FIRST_PAUSE = 100 * MILLISECOND
 LONGEST_PAUSE = 10 * SECOND
 GOOD_LIFE = 30 * SECOND  # after this a death counts as the first
 GOOD_LIFE_OF_BLAMELESS = SECOND  # after this a worker that a model has broken has no pause at all
+OVERDUE_SHARE = 0.5  # of what a start has taken: so much longer it is taken to last, if longer than usual
 LOADS = 2  # so often a model may end a worker that loads it
 
 
@@ -27,7 +28,8 @@ class WorkerEntry:
 
     spec: WorkerSpec
     only_model: int = -1  # the one model that it has; -1: all that are not set apart
-    ready: bool = False
+    up: bool = False  # its process hears orders
+    ready: bool = False  # and has its models
     to_load: set[int] = field(default_factory=set)  # before it is ready
     loading: int = -1  # the model that it is loading just now
     loading_for: Time = 0  # so long
@@ -41,6 +43,16 @@ class WorkerEntry:
 
     def may_load(self, model: int) -> bool:
         return self.fatal_loads[model] < LOADS
+
+    def expected_at(self, now: Time) -> Time:
+        """Return when a worker that starts can be expected to be ready."""
+        planned = self.started + self.startup_time
+        return planned if now <= planned else now + round(OVERDUE_SHARE * (now - self.started))
+
+    def is_down(self) -> None:
+        """Forget what only a process could be, or do."""
+        self.up = self.ready = False
+        self.to_load.clear()
 
     def take_loss(self, death: Death) -> Loss:
         """Return how a worker was lost; what it said of its own end tells more than how its process ended."""
