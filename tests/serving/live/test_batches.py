@@ -28,6 +28,7 @@ from astrarium.serving.live.tensors import TensorSpec, to_array, to_bytes
 from astrarium.serving.live.worker import items
 from astrarium.serving.live.worker.inputs import UnequalItems, gathered
 from astrarium.serving.live.worker.items import gather_one_by_one, scatter_one_by_one
+from astrarium.serving.live.worker.padding import Padding
 from astrarium.serving.live.worker.replies import write_replies
 
 _tensors: Any = import_module("astrarium._tensors")
@@ -95,6 +96,38 @@ def test_one_call_alone_is_read_without_a_copy() -> None:
     specs = [TensorSpec("a", "FP32", (2,))]
     array = batch_of(memory, specs, [[np.array([[1, 2], [3, 4]], np.float32)]]).inputs["a"]
     assert np.shares_memory(array, np.frombuffer(memory.view, np.uint8))
+
+
+@pytest.mark.parametrize("shape", [(2,), (-1,)])
+def test_nobody_can_write_into_what_a_client_sent(shape: tuple[int, ...]) -> None:
+    """The same block is run again where a batch was stopped, or its worker lost."""
+    memory = SharedMemory.create(1 << 17)
+    calls = [[np.array([[1, 2], [3, 4]], np.float32)]]
+    array = batch_of(memory, [TensorSpec("a", "FP32", shape)], calls).inputs["a"]
+    with pytest.raises(ValueError, match="read-only"):
+        array /= 255
+
+
+def test_what_a_client_sent_can_be_answered_as_it_is() -> None:
+    memory = SharedMemory.create(1 << 17)
+    specs = [TensorSpec("a", "FP32", (2,))]
+    members = written(memory, specs, [[np.array([[1, 2], [3, 4]], np.float32)]])
+    batch = gathered(memory.view, specs, members.packed, members.shapes)
+    assert isinstance(batch, Batch)
+    write_replies(memory.view, specs, members.packed, batch.inputs)
+    replies = [np.frombuffer(memory.view, np.float32, 2, member.reply) for member in members.members]
+    assert [reply.tolist() for reply in replies] == [[1, 2], [3, 4]]
+
+
+def test_nobody_can_write_into_an_item_of_unequal_shape() -> None:
+    memory = SharedMemory.create(1 << 17)
+    specs = [TensorSpec("a", "FP32", (-1,))]
+    members = written(memory, specs, [[np.ones((1, 3), np.float32)], [np.ones((1, 2), np.float32)]])
+    items = gathered(memory.view, specs, members.packed, members.shapes)
+    assert isinstance(items, UnequalItems)
+    parts = Padding(tuple(specs)).parts(items)
+    assert [part.batch.inputs["a"].shape for part in parts] == [(1, 3), (1, 2)]
+    assert not any(part.batch.inputs["a"].flags.writeable for part in parts)
 
 
 @pytest.mark.parametrize("shape", [(2,), (-1,)])

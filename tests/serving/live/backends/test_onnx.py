@@ -57,6 +57,13 @@ def test_a_batch_of_any_size_runs(tmp_path: Path) -> None:
     model.close()
 
 
+def test_inputs_that_cannot_be_written_run_as_others(tmp_path: Path) -> None:
+    model = load(write(tmp_path / "m.onnx", ["batch", 2]))
+    values = np.frombuffer(np.arange(2, dtype=np.float32).tobytes(), np.float32).reshape(1, 2)
+    assert model.run(Batch(1, {"X": values})).outputs["Y"].tolist() == [[0, -1]]
+    assert values.tolist() == [[0, 1]]
+
+
 def test_answers_follow_the_length_of_each_item(tmp_path: Path) -> None:
     model = load(write(tmp_path / "m.onnx", ["batch", "length"]))
     padded = np.array([[1, 2, 0], [3, 4, 5]], np.float32)

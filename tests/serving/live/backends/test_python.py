@@ -38,6 +38,10 @@ def deep(X):
     zeros = X * 0
     return np.linalg.inv(zeros)
 
+def scaled_in_place(X):
+    X /= 255
+    return X
+
 def upper(TEXT):
     return np.array([[text.upper() for text in row] for row in TEXT], object)
 
@@ -72,6 +76,17 @@ ROWS = Batch(2, {"X": np.array([[1, 2], [3, 4]], np.float32)})
 
 def test_a_function_runs_a_batch(home: Path) -> None:
     assert python(home, "double").run(ROWS).outputs["Y"].tolist() == [[2, 4], [6, 8]]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_inputs_cannot_be_written_in_whatever_company(home: Path, size: int) -> None:
+    rows = Batch(size, {"X": np.ones((size, 2), np.float32)})
+    model = python(home, "scaled_in_place")
+    with pytest.raises(ModelFailed, match=r"code.py:21: ValueError: output array is read-only"):
+        model.run(rows)
+    assert rows.inputs["X"].flags.writeable  # only the model's views are not
+    with pytest.raises(ModelFailed, match="read-only"):
+        model.warm_up([size])  # so it is refused when it is loaded
 
 
 def test_a_class_is_constructed_once_with_the_options(home: Path) -> None:

@@ -75,9 +75,10 @@ class ModelFiles:
 class Batch:
     """A batch is inputs stacked along a first dimension of `size`; `applications` are those of its items.
 
-    Items that were padded have what shapes they were in `own_shapes`, by input. A batch of unequal items is
-    given to a model only where padding does not change its answers (`worker/padding.py`). Where open inputs
-    are packed, one item after another along their first dimension, `lengths` are those of the items.
+    Inputs must not be written: some are a client's own, in shared memory, and cannot be. Items that were
+    padded have what shapes they were in `own_shapes`, by input. A batch of unequal items is given to a model
+    only where padding does not change its answers (`worker/padding.py`). Where open inputs are packed, one
+    item after another along their first dimension, `lengths` are those of the items.
     """
 
     size: int

@@ -4,8 +4,9 @@
     backend: {python: {model: words.py:Detector, alphabet: latin}}
 
 The class gets the other options as keyword arguments, and its objects are called like the function: with one
-array for each input, by name, the batch first (BYTES inputs as object arrays of bytes). The answer is a
-dictionary of arrays, a single array, or a tuple in the order of the outputs.
+array for each input, by name, the batch first (BYTES inputs as object arrays of bytes). These cannot be
+written, in whatever company a request runs: some are the client's own, which may be run again. The answer is
+a dictionary of arrays, a single array, or a tuple in the order of the outputs.
 
 A callable may carry `applications`: {name: generator -> inputs of one request}. `astrarium profile` measures
 each of them (the generator is a numpy one).
@@ -24,6 +25,7 @@ from astrarium.serving.live.backends import backends, examples, references
 from astrarium.serving.live.backends.answers import result
 from astrarium.serving.live.backends.blame import blamed
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Result
+from astrarium.serving.live.tensors import Array
 
 _UNKNOWN = "a list such as [{name: TEXT, datatype: BYTES, shape: [1]}]: a Python callable cannot tell"
 
@@ -47,7 +49,7 @@ class PythonModel:
 
     def run(self, batch: Batch) -> Result:
         try:
-            answer = self._function(**batch.inputs)
+            answer = self._function(**_read_only(batch.inputs))
         except Exception as error:
             raise ModelFailed(blamed(error)) from error
         return result(answer, self.outputs, batch)
@@ -71,6 +73,13 @@ class PythonModel:
                 raise InputError(field, None, _UNKNOWN)
         reference = references.resolved(files.options.get("model"), files.base, "model")
         return {**files.options, "model": reference}
+
+
+def _read_only(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    views = {name: array.view() for name, array in inputs.items()}
+    for view in views.values():
+        view.flags.writeable = False
+    return views
 
 
 def _ready(loaded: Any, options: Mapping[str, Any], reference: Any) -> Any:

@@ -1,4 +1,7 @@
-"""The inputs of a batch are gathered from shared memory, as views where possible."""
+"""The inputs of a batch are gathered from shared memory, as views where possible.
+
+A view cannot be written: a batch that was stopped, or lost with its worker, is run again with the same block.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,7 @@ def _pieces(
 def _array(view: memoryview, spec: TensorSpec, at: int, shape: tuple[int, ...], size: int) -> Array:
     if spec.datatype == BYTES:
         return tensors.to_array(Tensor(spec.name, BYTES, shape, view[at : at + size]))
-    return np.ndarray(shape, DATATYPES[spec.datatype], view, at)
+    return np.ndarray(shape, DATATYPES[spec.datatype], view.toreadonly(), at)
 
 
 def _stretches(members: Sequence[BatchMember]) -> Iterator[tuple[int, int]]:
