@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from astrarium.serving.live import packing
-from astrarium.serving.live.backends.contract import Batch, ModelFailed, Result
-from astrarium.serving.live.backends.stacking import split
+from astrarium.serving.live.backends.contract import Batch, ModelFailed, PaddingRemains, Result
+from astrarium.serving.live.backends.stacking import Shape, split
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16
 
 
@@ -24,11 +24,25 @@ def result(answer: Any, specs: Sequence[TensorSpec], batch: Batch) -> Result:
 
 
 def unpadded(array: Array, spec: TensorSpec, batch: Batch) -> Array | Sequence[Array]:
-    """Cut an output back to its items' own shapes, by the first padded input that it follows."""
-    cut = (
-        split(array, spec.shape, own, batch.inputs[name].shape[1:]) for name, own in batch.own_shapes.items()
-    )
-    return next((items for items in cut if items is not None), array)
+    """Cut an output back to its items' own shapes, by the first padded input that it follows.
+
+    Where it is open, and follows none, raise PaddingRemains.
+    """
+    if not spec.open_dimensions:
+        return array
+    for name, own in batch.own_shapes.items():
+        padded = batch.inputs[name].shape[1:]
+        items = split(array, spec.shape, own, padded)
+        if items is not None and _follows_wholly(spec, array.shape[1:], padded):
+            return items
+    padded_inputs = ", ".join(f"{name} {list(batch.inputs[name].shape)}" for name in batch.own_shapes)
+    shape = list(array.shape)
+    raise PaddingRemains(f"output {spec.name} {shape} is not as long as the padded inputs: {padded_inputs}")
+
+
+def _follows_wholly(spec: TensorSpec, shape: Shape, padded: Shape) -> bool:
+    """Whether every open dimension of an output is as long as that of an input."""
+    return all(place < len(padded) and shape[place] == padded[place] for place in spec.open_dimensions)
 
 
 def checked_outputs(answer: Any, specs: Sequence[TensorSpec], size: int) -> dict[str, Array]:

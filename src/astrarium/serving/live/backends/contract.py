@@ -20,6 +20,13 @@ class ModelFailed(AstrariumError):
     """The model broke on a batch, or answered with something that its outputs do not allow."""
 
 
+class PaddingRemains(ModelFailed):
+    """The answer to a padded batch has an open output of another length than its inputs.
+
+    So nobody knows what of it is padding. Item by item, or among items of its shape, it would have none.
+    """
+
+
 class Interrupted(AstrariumError):
     """The batch was stopped before its end, because the worker asked for it."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from astrarium.core.quantities import Time
 from astrarium.serving.live.backends import contract
@@ -18,7 +18,7 @@ from astrarium.serving.live.worker.replies import write_replies
 Clock = Callable[[], Time]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ServedModel:
     """A served model is loaded; what it offers is looked up once, not for every batch."""
 
@@ -42,6 +42,10 @@ class ServedModel:
             counts,
             counts.beside_graphs if counts is not None else 0,
         )
+
+    def keep_apart(self) -> None:
+        """Run only items of exactly equal shape together from now on."""
+        self.padding = replace(self.padding, allowed=False)
 
     @property
     def beside_graphs(self) -> int:
@@ -112,8 +116,16 @@ class BatchTurn:
             raise self._error
         if self._launched is None:
             return self._run(self._loaded(), clock)
-        ran = self._launched.wait(free)
+        ran = self._waited(self._launched, free)
         return ran.began, ran
+
+    def _waited(self, launched: contract.Launched, free: Time) -> contract.Ran:
+        """Wait for a batch; where padding remains in its answers, it fails, and none is padded after it."""
+        try:
+            return launched.wait(free)
+        except contract.PaddingRemains:
+            self._loaded().keep_apart()
+            raise
 
     def reply(self, result: contract.Result) -> list[Shapes] | None:
         """Write the replies; return their shapes where the model's own do not say them all."""
@@ -123,10 +135,11 @@ class BatchTurn:
         started = clock()
         parts = self._parts(served)
         began = clock()
-        if len(parts) == 1:
-            result = served.model.run(parts[0].batch)
-        else:
-            result = joined(parts, [kept(served.model.run(part.batch)) for part in parts])
+        try:
+            result = _result(served, parts)
+        except contract.PaddingRemains:
+            served.keep_apart()
+            result = _result(served, self._parts(served))
         return started, contract.Ran(result, began, clock())
 
     def _parts(self, served: ServedModel) -> list[Part]:
@@ -141,3 +154,9 @@ class BatchTurn:
         if self.served is None:
             raise LookupError(f"model {self.order.model} is not loaded on this GPU")
         return self.served
+
+
+def _result(served: ServedModel, parts: Sequence[Part]) -> contract.Result:
+    if len(parts) == 1:
+        return served.model.run(parts[0].batch)
+    return joined(parts, [kept(served.model.run(part.batch)) for part in parts])
