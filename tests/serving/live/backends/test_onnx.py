@@ -78,6 +78,13 @@ def test_texts_go_in_and_come_out_as_bytes(tmp_path: Path) -> None:
     assert outputs.tolist() == [["größer"]]
 
 
+def test_a_text_that_is_no_text_does_not_fail_its_batch(tmp_path: Path) -> None:
+    model = load(write(tmp_path / "m.onnx", ["batch", 1], "Identity", "STRING"))
+    sent = np.array([[b"bl\xff\xfe"], ["größer".encode()], [b""]], object)
+    outputs = model.run(Batch(3, {"X": sent})).outputs["Y"]
+    assert outputs.tolist() == [["bl\ufffd\ufffd"], ["größer"], [""]]
+
+
 @pytest.mark.parametrize("shape", [[1, 2], [4, 2]])
 def test_a_fixed_first_dimension_is_refused(tmp_path: Path, shape: list[Any]) -> None:
     with pytest.raises(InputError, match=r"first dimension is the batch and open.*batched: false.*X\["):

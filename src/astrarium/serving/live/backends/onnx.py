@@ -160,5 +160,11 @@ def _shape(node: Any) -> tuple[int, ...]:
 def _fed(array: Array, spec: TensorSpec) -> Array:
     if spec.datatype != BYTES:
         return array
-    texts = [element.decode() if isinstance(element, bytes) else element for element in array.ravel()]
-    return np.array(texts, np.object_).reshape(array.shape)
+    texts = np.empty(array.size, np.object_)
+    texts[:] = [_text(element) for element in array.ravel()]
+    return texts.reshape(array.shape)
+
+
+def _text(element: Any) -> Any:
+    """Return a text; what is no UTF-8 in it is replaced (U+FFFD): others in its batch must not fail for it."""
+    return element.decode(errors="replace") if isinstance(element, bytes) else element
