@@ -189,8 +189,8 @@ def test_a_model_that_is_loaded_anew_is_given_another_chance() -> None:
     assert looks.pass_time(5, looks.fails(0, 3)) == []
 
 
-async def tried_out(stage: Stage, calls: CallHandler) -> str:
-    trial = asyncio.create_task(calls.try_out(stage.repository.entries[0]))
+async def tried_out(stage: Stage, calls: CallHandler, model: int = 0) -> str:
+    trial = asyncio.create_task(calls.try_out(stage.repository.entries[model]))
     await asyncio.sleep(0)
     assert stage.coordinator.unaccounted() == 0
     stage.wait(1000)
@@ -226,6 +226,20 @@ def test_a_trial_whose_worker_dies_has_failed(path: str) -> None:
     assert asyncio.run(die())
     assert stage.coordinator.accounts.trials[0].ended_in_all == 1
     assert stage.coordinator.unaccounted() == 0
+
+
+def test_a_trial_that_is_dropped_was_none(path: str) -> None:
+    """Others have the GPU for longer than the trial can wait: that says nothing of the model."""
+    stage = Stage(gpus=1, models=2)
+    calls = handler_of(stage)
+    stage.workers.stuck = {0}
+    admit(stage, calls)
+    stage.wait(1)
+    with pytest.raises(Refused, match="the deadline can no longer be met"):
+        asyncio.run(tried_out(stage, calls, model=1))
+    trials = stage.coordinator.accounts.trials[1]
+    assert dict(trials.ended) == {("dropped", "expired"): 1}
+    assert len(stage.open_calls) == 1
 
 
 def test_a_model_that_fails_takes_one_call_and_refuses_the_others(path: str) -> None:

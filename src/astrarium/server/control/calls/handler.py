@@ -153,11 +153,13 @@ class CallHandler:
     async def try_out(self, entry: Entry) -> str:
         """Send a model a made-up call of our own; return why it failed, or nothing if it was answered.
 
-        Refused where no call can be taken now.
+        Refused where nothing was tried: no call can be taken now, or it was dropped for others.
         """
         ticket = self._trial(entry, asyncio.get_running_loop().create_future())
         await self._ended(ticket)
         self._open_calls.release(ticket)
+        if ticket.outcome is Outcome.DROPPED:
+            raise refusal(ticket)
         return "" if ticket.outcome in _ANSWERED else ticket.reason
 
     def _trial(self, entry: Entry, answer: Waiter) -> Ticket:

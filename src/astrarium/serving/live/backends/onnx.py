@@ -166,5 +166,5 @@ def _fed(array: Array, spec: TensorSpec) -> Array:
 
 
 def _text(element: Any) -> Any:
-    """Return a text; what is no UTF-8 in it is replaced (U+FFFD): others in its batch must not fail for it."""
+    """Return a text; what is no UTF-8 in it becomes U+FFFD: others in its batch must not fail for it."""
     return element.decode(errors="replace") if isinstance(element, bytes) else element
