@@ -13,7 +13,7 @@ from astrarium.serving.live.backends.contract import Batch, Exemplary, LoadedMod
 from astrarium.serving.live.ranges import is_real
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16
 
-_NEAR = 3.0  # where nearly all normal numbers are
+NEAR = 3.0  # where nearly all normal numbers are
 _WORDS = (b"the quick brown fox", b"jumps over", b"the lazy dog")
 
 
@@ -60,15 +60,16 @@ def shape_of(spec: TensorSpec, choose: Choose) -> tuple[int, ...]:
     )
 
 
-def tensor(spec: TensorSpec, size: int, generator: np.random.Generator) -> Array:
+def tensor(spec: TensorSpec, size: int, generator: np.random.Generator, near: float = NEAR) -> Array:
     """Return a made-up tensor: normal numbers for floating types, 0 and 1 for whole ones, words for BYTES.
 
     0 and 1 are valid wherever they stand for a class or a token; an input that says its `values` gets any of
-    them. An open dimension has one element, or as few as its range allows.
+    them, a floating one those that are *near* to 0. An open dimension has one element, or as few as its range
+    allows.
     """
     shape = size, *shape_of(spec, min)
     if spec.values is not None:
-        return _within(spec, shape, generator)
+        return _within(spec, shape, generator, near)
     if spec.datatype == BYTES:
         words = np.array(_WORDS, np.object_)
         return words[generator.integers(len(_WORDS), size=shape)]
@@ -80,13 +81,17 @@ def tensor(spec: TensorSpec, size: int, generator: np.random.Generator) -> Array
     return generator.integers(2, size=shape).astype(kind)
 
 
-def _within(spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+def reach(spec: TensorSpec, near: float) -> tuple[float, float]:
+    """Return the lowest and the highest number of an input *near* to 0, or to what comes next to 0."""
+    low, high = map(float, limits.bounds(spec))
+    nearest_to_zero = min(max(0.0, low), high)
+    return max(low, nearest_to_zero - near), min(high, nearest_to_zero + near)
+
+
+def _within(spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator, near: float) -> Array:
     """Return numbers of the whole range of a whole type, and of a floating one those that are near to 0."""
     low, high = limits.bounds(spec)
     if not is_real(spec.datatype):
         return generator.integers(low, high, shape, DATATYPES[spec.datatype], endpoint=True)
-    near = min(max(0.0, float(low)), float(high))
-    least = max(float(low), near - _NEAR)
-    most = min(float(high), near + _NEAR)
-    values = np.clip(generator.uniform(least, most, shape).astype(low.dtype), low, high)
+    values = np.clip(generator.uniform(*reach(spec, near), shape).astype(low.dtype), low, high)
     return to_bfloat16(values) if spec.datatype == BF16 else values

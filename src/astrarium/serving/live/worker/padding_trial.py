@@ -12,37 +12,35 @@ copies would pass for rounding that changes all of them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import inf, sqrt
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from astrarium.serving.live import fills, limits
 from astrarium.serving.live.backends import contract, examples
 from astrarium.serving.live.backends.blame import blamed
 from astrarium.serving.live.backends.contract import LoadedModel, ModelFailed
-from astrarium.serving.live.ranges import RANGES, is_real
-from astrarium.serving.live.tensors import BF16, DATATYPES, Array, TensorSpec
+from astrarium.serving.live.ranges import is_real
+from astrarium.serving.live.tensors import Array, TensorSpec
+from astrarium.serving.live.worker import trial_items
+from astrarium.serving.live.worker.deviations import (
+    ROUNDING,
+    Flips,
+    Positions,
+    allowed,
+    deviation,
+    has_positions,
+    share_unbounded,
+)
 from astrarium.serving.live.worker.inputs import UnequalItems
 from astrarium.serving.live.worker.padding import Padding
+from astrarium.serving.live.worker.trial_items import Item, Numbers
 
 Answer = Mapping[str, Array]  # of one item
-Item = Mapping[str, Array]
-# How much longer than the shortest: small ones, since this is part of every load. Where no range says that a
-# model takes longer ones, they must not reach the end of a table of positions: on a GPU that would break it.
-_STEPS = 0, 2, 7, 64
-_HARMLESS = 8
-# Rounding leaves half of the digits, also through many layers; what padding does is of the order of the part
-# of an item that is padding.
-_ROUNDING = {"FP16": sqrt(2**-10), BF16: sqrt(2**-7), "FP32": sqrt(2**-23), "FP64": sqrt(2**-52)}
-# Of models that answer with classes or texts only: a class hides most of what changes behind it.
-_DRAWS = 4
-# Numbers that stay the same beside much smaller ones that do not are constants, such as -1e9 for a class
-# that may not be: changes are seen beside so many times the largest number that changes.
-_FAR = 8
-_NOISE = 4  # times what equal lengths have shown: a few items have not shown all of it
+_DRAWS = 4  # of models that answer with classes or texts: a class hides most of what changes behind it
 
 
 class Verdict(NamedTuple):
@@ -82,34 +80,38 @@ def tried(model: LoadedModel, padding: Padding, largest: int, careful: bool) -> 
     if isinstance(model, contract.IgnoresPadding) and model.ignores_padding:
         return Verdict("safe")
     buckets = padding.buckets if len(padding.axes) == 1 else ()  # else items would run apart
-    trial = _Trial(model, replace(padding, allowed=True, buckets=buckets), max(2, largest))
     names = {spec.name for spec in padding.sent}
     specs = [spec for spec in examples.inputs_of(model) if spec.name in names]
-    shows_all = any(is_real(spec.datatype) for spec in model.outputs)
+    longest = trial_items.longest_lengths(specs, model.outputs, padding.buckets)
+    trial = _Trial(model, replace(padding, allowed=True, buckets=buckets), max(2, largest), longest)
     try:
-        answers = [
-            answer
-            for draw in range(1 if shows_all else _DRAWS)
-            for answer in _answers_to_all(trial, specs, careful, draw)
-        ]
+        trial.run_all(list(trial_items.numbers(specs, careful)))
     except _Changes as change:
         return Verdict("changes", str(change))
-    if not _vary(answers):
-        return Verdict("changes", "it answers all that was tried alike, which shows nothing")
     return Verdict("safe")
 
 
-def _answers_to_all(trial: _Trial, specs: Sequence[TensorSpec], careful: bool, draw: int) -> Iterator[Answer]:
-    """Run the trial with numbers of several sizes, and yield what the model answered to single items."""
-    yield from trial.run(specs, draw)
-    for low, high in ((-3, -1), (1, 3)):  # zeros behind such numbers are the largest, or the smallest
-        yield from trial.run_again([_limited(spec, low, high, careful) for spec in specs], draw)
+@dataclass
+class _Variety:
+    """Which outputs depend on the input, as far as their answers are equally long."""
 
+    first: dict[str, Array] = field(default_factory=dict)
+    found: set[str] = field(default_factory=set)
 
-def _vary(answers: Sequence[Answer]) -> bool:
-    """Whether any output depends on the input, as far as its answers are equally long."""
-    first, *others = answers
-    return any(_differ(first[name].ravel(), other[name].ravel()) for other in others for name in first)
+    def note(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            for name, array in answer.items():
+                flat = array.ravel()
+                if name not in self.found and _differ(self.first.setdefault(name, flat), flat):
+                    self.found.add(name)
+
+    def check(self, outputs: Sequence[TensorSpec]) -> None:
+        """Check that any output varies, and each of those whose changes may be hidden."""
+        if not self.found:
+            raise _Changes("it answers all that was tried alike, which shows nothing")
+        for spec in outputs:
+            if spec.name not in self.found and not is_real(spec.datatype):
+                raise _Changes(f"output {spec.name} is the same in all that was tried, which shows nothing")
 
 
 def _differ(one: Array, other: Array) -> bool:
@@ -121,34 +123,80 @@ def _differ(one: Array, other: Array) -> bool:
     )
 
 
+@dataclass
+class _Noise:
+    """How far answers are apart that were batched with others of their length, of one run, by output."""
+
+    shares: dict[str, float]
+    positions: dict[str, Positions]
+
+
 @dataclass(frozen=True)
 class _Trial:
     model: LoadedModel
     padding: Padding
     largest: int
+    longest: Sequence[int] | None
+    variety: _Variety = field(default_factory=_Variety)
+    flips: dict[str, Flips] = field(default_factory=lambda: defaultdict(Flips))
 
-    def run(self, specs: Sequence[TensorSpec], draw: int) -> list[Answer]:
-        """Return the answers to single items; raise _Changes where they change."""
-        items = list(_items(specs, self.padding.axes, draw))
+    def run_all(self, kinds: Sequence[Numbers]) -> None:
+        """Run items of all these numbers, for some models several times over."""
+        shows_all = all(is_real(spec.datatype) for spec in self.model.outputs)
+        for draw in range(1 if shows_all else _DRAWS):
+            plain, *others = kinds
+            unbounded = self._run_plain(plain, draw)
+            for chosen in others:
+                self._run_if_taken(chosen, draw, unbounded)
+            self._check_flips(surely=True)
+        self._check_flips(surely=False)
+        self.variety.check(self.model.outputs)
+
+    def _run_plain(self, chosen: Numbers, draw: int) -> float:
+        """Run items that every model takes; return the share of their answers that is infinite or NaN."""
+        items = self._items(chosen, draw)
         alone = [self._alone(item) for item in items]
         self._check_repeated(items, alone)
-        self._check_lengths(items, alone)
-        noise = self._noise(specs, items, alone)
-        for place in range(len(items)):
-            # Each among longer ones, in batches of several sizes.
-            order = [place, *(other for other in reversed(range(len(items))) if other != place)]
-            places = order[: max(2, min(self.largest, 2 + place))]
-            self._check_padded([items[one] for one in places], [alone[one] for one in places], noise)
-        return alone
+        self._run(chosen, items, alone)
+        return self._unbounded(alone)
 
-    def run_again(self, specs: Sequence[TensorSpec], draw: int) -> list[Answer]:
-        """Do the same with other numbers, if the model takes those."""
+    def _run_if_taken(self, chosen: Numbers, draw: int, unbounded: float) -> None:
+        """Do the same with other numbers, if the model takes those: wide ones may be too much for sums."""
+        items = self._items(chosen, draw)
         try:
-            for item in _items(specs, self.padding.axes, draw):
-                self._alone(item)
+            alone = [self._alone(item) for item in items]
         except _Changes:
-            return []
-        return self.run(specs, draw)
+            return
+        if not chosen.wide or self._unbounded(alone) <= unbounded:
+            self._run(chosen, items, alone)
+
+    def _items(self, chosen: Numbers, draw: int) -> list[Item]:
+        chance = np.random.default_rng(draw)
+        return list(trial_items.items(chosen, self.padding.axes, self.longest, chance))
+
+    def _unbounded(self, answers: Sequence[Answer]) -> float:
+        real = [spec for spec in self.model.outputs if is_real(spec.datatype)]
+        return max((share_unbounded(answer[spec.name]) for spec in real for answer in answers), default=0.0)
+
+    def _run(self, chosen: Numbers, items: Sequence[Item], alone: Sequence[Answer]) -> None:
+        """Run items in company, and note what the model answers to single ones."""
+        self._check_lengths(items, alone)
+        noise = self._noise(chosen, items, alone)
+        for places in self._companies(len(items), self._short(chosen, items)):
+            self._check_padded([items[one] for one in places], [alone[one] for one in places], noise)
+        self.variety.note(alone)
+
+    def _short(self, chosen: Numbers, items: Sequence[Item]) -> int:
+        """Return how many items there are before the longest one, of which a large batch takes long."""
+        return len(items) - (chosen.long and self.longest is not None)
+
+    def _companies(self, count: int, short: int) -> Iterator[list[int]]:
+        """Yield which items run together: each among longer ones, in batches of several sizes."""
+        for place in range(short):
+            order = [place, *(other for other in reversed(range(short)) if other != place)]
+            yield order[: max(2, min(self.largest, 2 + place))]
+        if count > short:
+            yield from ([place, short] for place in sorted({0, short // 2}))
 
     def _alone(self, item: Item) -> Answer:
         try:
@@ -165,7 +213,7 @@ class _Trial:
     def _check_repeated(self, items: Sequence[Item], alone: Sequence[Answer]) -> None:
         for item, answer in zip(items, alone, strict=True):
             for spec, share in self._deviations(answer, self._alone(item)):
-                if share > _ROUNDING.get(spec.datatype, 0):
+                if share > ROUNDING.get(spec.datatype, 0):
                     raise _Changes(f"it answers the same request in different ways (output {spec.name})")
 
     def _check_lengths(self, items: Sequence[Item], alone: Sequence[Answer]) -> None:
@@ -178,33 +226,42 @@ class _Trial:
                     if place >= len(own) or answer[spec.name].shape[place] != own[place]:
                         raise _Changes(f"output {spec.name} is not as long as input {source}")
 
-    def _noise(
-        self, specs: Sequence[TensorSpec], items: Sequence[Item], alone: Sequence[Answer]
-    ) -> dict[str, float]:
-        """Return by output how far answers are apart that were batched with others of their length."""
-        noise: dict[str, float] = {}
+    def _noise(self, chosen: Numbers, items: Sequence[Item], alone: Sequence[Answer]) -> _Noise:
+        noise = _Noise({spec.name: 0.0 for spec in self.model.outputs}, self._positions(alone))
         chance = np.random.default_rng(1)
         for place, (item, answer) in enumerate(zip(items, alone, strict=True)):
-            others = min(self.largest, 2 + place) - 1
-            among = [item, *(self._like(item, specs, chance) for _ in range(others))]
-            try:
-                together = self._answers(among, replace(self.padding, allowed=self.padding.is_packed))[0]
-            except Exception as error:
-                raise _Changes(f"it failed on a batch of equal lengths: {_said(error)}") from error
-            for spec, share in self._deviations(answer, together):
-                counts = is_real(spec.datatype) or not self.padding.is_packed
-                noise[spec.name] = max(noise.get(spec.name, 0.0), share if counts else 0.0)
+            others = min(self.largest, 2 + place) - 1 if place < self._short(chosen, items) else 1
+            among = [item, *(self._like(item, chosen, chance) for _ in range(others))]
+            self._note_noise(noise, answer, self._among_equal(among))
         return noise
 
-    def _like(self, item: Item, specs: Sequence[TensorSpec], chance: np.random.Generator) -> Item:
-        """Return an item of the same length that a model may be given beside it."""
-        if self.padding.is_packed:
-            return item
-        return {spec.name: _one(spec, chance) for spec in _sized(specs, item)}
+    def _positions(self, alone: Sequence[Answer]) -> dict[str, Positions]:
+        return {
+            spec.name: Positions(spec.datatype, [answer[spec.name] for answer in alone])
+            for spec in self.model.outputs
+            if has_positions(spec)
+        }
 
-    def _check_padded(
-        self, items: Sequence[Item], alone: Sequence[Answer], noise: Mapping[str, float]
-    ) -> None:
+    def _among_equal(self, items: Sequence[Item]) -> Answer:
+        try:
+            return self._answers(items, replace(self.padding, allowed=self.padding.is_packed))[0]
+        except Exception as error:
+            raise _Changes(f"it failed on a batch of equal lengths: {_said(error)}") from error
+
+    def _note_noise(self, noise: _Noise, answer: Answer, together: Answer) -> None:
+        for spec, share in self._deviations(answer, together):
+            if is_real(spec.datatype):
+                noise.shares[spec.name] = max(noise.shares[spec.name], share)
+            else:
+                self.flips[spec.name].equal.append(0.0 if self.padding.is_packed else min(1.0, share))
+            if spec.name in noise.positions:
+                noise.positions[spec.name].note(answer[spec.name], together[spec.name])
+
+    def _like(self, item: Item, chosen: Numbers, chance: np.random.Generator) -> Item:
+        """Return an item of the same length that a model may be given beside it."""
+        return item if self.padding.is_packed else trial_items.like(item, chosen, chance)
+
+    def _check_padded(self, items: Sequence[Item], alone: Sequence[Answer], noise: _Noise) -> None:
         try:
             padded = self._answers(items, self.padding)
         except Exception as error:
@@ -212,14 +269,31 @@ class _Trial:
             raise _Changes(f"it failed on a {kind} batch: {_said(error)}") from error
         for item, answer, other in zip(items, alone, padded, strict=True):
             for spec, share in self._deviations(answer, other):
-                if share > _allowed(spec, noise[spec.name]):
-                    raise _Changes(self._shown(spec, item, items, share))
+                shown = self._shown(spec.name, item, items, share if is_real(spec.datatype) else inf)
+                if not is_real(spec.datatype) and share <= 1:
+                    self.flips[spec.name].note_padded(share, shown)
+                elif share > allowed(spec, noise.shares[spec.name]):
+                    raise _Changes(shown)
+                elif spec.name in noise.positions:
+                    self._check_positions(spec.name, noise, (answer, other), item, items)
 
-    def _shown(self, spec: TensorSpec, item: Item, items: Sequence[Item], share: float) -> str:
-        by = f" by {share:.2g} of its magnitude" if spec.datatype in _ROUNDING and share < inf else ""
+    def _check_positions(
+        self, name: str, noise: _Noise, answers: tuple[Answer, Answer], item: Item, items: Sequence[Item]
+    ) -> None:
+        changed = noise.positions[name].changed(answers[0][name], answers[1][name])
+        if changed is not None:
+            raise _Changes(self._shown(f"{name}[..., {changed.position}]", item, items, changed.share))
+
+    def _check_flips(self, surely: bool) -> None:
+        for flips in self.flips.values():
+            if flips.are_more(surely):
+                raise _Changes(flips.first)
+
+    def _shown(self, output: str, item: Item, items: Sequence[Item], share: float) -> str:
+        by = f" by {share:.2g} of its magnitude" if share < inf else ""
         padded = f"padded to {self._length(items)}"
         how = "packed with others" if self.padding.is_packed else padded
-        return f"output {spec.name} of an input of {self._length([item])} changes{by} when {how}"
+        return f"output {output} of an input of {self._length([item])} changes{by} when {how}"
 
     def _length(self, items: Sequence[Item]) -> str:
         axes = [axis[0] for axis in self.padding.axes]
@@ -229,80 +303,6 @@ class _Trial:
     def _deviations(self, one: Answer, other: Answer) -> Iterator[tuple[TensorSpec, float]]:
         for spec in self.model.outputs:
             yield spec, deviation(spec.datatype, one[spec.name], other[spec.name])
-
-
-def deviation(datatype: str, one: Array, other: Array) -> float:
-    """Return how far two answers to the same item are apart.
-
-    For numbers with fractions it is the largest difference as a share of the largest number in *one* that is
-    no constant; for whole numbers and texts the share of elements that differ.
-    """
-    if one.shape != other.shape:
-        return inf
-    if not one.size:
-        return 0.0
-    if not is_real(datatype):
-        return float(np.mean(one != other))
-    first, second = _numbers(one), _numbers(other)
-    same = (first == second) | (np.isnan(first) & np.isnan(second))
-    if same.all():
-        return 0.0
-    apart = np.abs(first[~same] - second[~same]).max()
-    changing = np.maximum(np.abs(first), np.abs(second))[~same].max()
-    scale = min(np.abs(first[np.isfinite(first)]).max(initial=0.0), _FAR * changing)
-    return float(apart / scale) if np.isfinite(apart) and np.isfinite(scale) and scale > 0 else inf
-
-
-def _allowed(spec: TensorSpec, noise: float) -> float:
-    """Return how far apart answers may be; *noise* counts up to what the coarsest of all types leaves."""
-    if spec.datatype not in _ROUNDING:
-        return noise
-    return max(_ROUNDING[spec.datatype], min(_NOISE * noise, _ROUNDING[BF16]))
-
-
-def _numbers(array: Array) -> Array:
-    is_bf16 = array.dtype == DATATYPES[BF16]
-    return limits.numbers(BF16, array.tobytes()).astype(np.float64) if is_bf16 else array.astype(np.float64)
-
-
-def _limited(spec: TensorSpec, low: int, high: int, careful: bool) -> TensorSpec:
-    """Return an input that takes numbers from *low* to *high*, where it takes any of them.
-
-    A *careful* trial has no whole numbers but 0 and 1 where nothing says that the input takes others.
-    """
-    if spec.datatype not in RANGES:
-        return spec
-    least, most = spec.values or RANGES[spec.datatype]
-    if careful and spec.values is None and not is_real(spec.datatype):
-        least, most = 0, 1
-    values = max(low, least), min(high, most)
-    return replace(spec, values=values) if values[0] <= values[1] else spec
-
-
-def _items(specs: Sequence[TensorSpec], axes: Sequence[Sequence[fills.Axis]], draw: int) -> Iterator[Item]:
-    """Yield made-up items of different lengths, from short to long along the first axis."""
-    chance = np.random.default_rng(draw)
-    sent = fills.sent(specs)
-    known = {spec.name: spec for spec in sent}
-    lengths = [_lengths(known[axis[0][0]], axis[0][1]) for axis in axes]
-    for place in range(max(map(len, lengths))):
-        # On further axes others are the longest.
-        own = [one[(place + number) % len(one)] for number, one in enumerate(lengths)]
-        yield {spec.name: _one(spec, chance) for spec in fills.sized(sent, own)}
-
-
-def _lengths(spec: TensorSpec, dimension: int) -> list[int]:
-    low, high = spec.sizes_of(dimension) or (1, _HARMLESS)
-    return sorted({min(low + step, high) for step in _STEPS})
-
-
-def _sized(specs: Sequence[TensorSpec], item: Item) -> list[TensorSpec]:
-    """Return the inputs that clients send, with the shapes that they have in an item."""
-    return [replace(spec, shape=item[spec.name].shape) for spec in fills.sent(specs)]
-
-
-def _one(spec: TensorSpec, chance: np.random.Generator) -> Array:
-    return examples.tensor(spec, 1, chance)[0, ...]
 
 
 def _unequal(items: Sequence[Item]) -> UnequalItems:
