@@ -9,6 +9,7 @@
 
 #include "common/ring.h"
 #include "exchange/call_cost.h"
+#include "exchange/open_weights.h"
 #include "policies/contract.h"
 
 namespace astrarium::front {
@@ -51,11 +52,11 @@ class OpenCallLimit {
     always_busy_.store(false, std::memory_order_relaxed);
   }
 
-  // By any thread: whether a call cannot be in time behind what is open.
-  bool too_many(Weight open, Time objective) {
+  // By any thread: whether a call cannot be in time behind what is open *ahead* of it.
+  bool too_many(Weight open, Weight ahead, Time objective) {
     note(open);
     const double in_time = rate_.load(std::memory_order_relaxed) * kShare * static_cast<double>(objective);
-    if (static_cast<double>(open) <= in_time) return false;
+    if (static_cast<double>(ahead) <= in_time) return false;
     if (!refused_.load(std::memory_order_relaxed)) refused_.store(true, std::memory_order_relaxed);
     return true;
   }
@@ -131,30 +132,36 @@ class Admission {
  public:
   Admission(std::size_t models, std::int64_t most_open) : gates_(models), most_open_(most_open) {}
 
-  // By any thread: what would become of a call now.
-  Verdict judge(int model, const CallCost& cost, Time objective, Time received, Time now) {
+  // By any thread: what would become of a call now, behind so many *before* it that cost the same.
+  Verdict judge(int model, const CallCost& cost, Time objective, Time received, Time now, std::int64_t before = 0) {
     if (closed_.load(std::memory_order_relaxed)) return Verdict::kClosed;
     Gate& gate = at(model);
     if (now + cost.needed > received + objective) return Verdict::kTooLate;
     if (back_at() + cost.needed > received + objective) return Verdict::kAway;
-    if (open_.load(std::memory_order_relaxed) >= most_open_) return Verdict::kFull;
+    if (open_.load(std::memory_order_relaxed) + before >= most_open_) return Verdict::kFull;
     const Time left = std::min(objective, received + objective - now);
-    if (gate.limit.too_many(gate.weight.load(std::memory_order_relaxed), left)) return Verdict::kBacklog;
+    const Weight ahead = gate.weights.ahead_of(objective) + before * cost.weight;
+    if (gate.limit.too_many(gate.weights.total(), ahead, left)) return Verdict::kBacklog;
     return Verdict::kTaken;
   }
-  // A call that is taken counts as open until `ended`, which must hear the same weight.
+  // A call that is taken counts as open until `ended`, which must hear the same weight and objective.
   Verdict admit(int model, const CallCost& cost, Time objective, Time received, Time now) {
     const Verdict verdict = judge(model, cost, objective, received, now);
-    if (verdict == Verdict::kTaken) count(model, 1, cost.weight);
+    if (verdict == Verdict::kTaken) let_in(model, cost, objective);
     return verdict;
   }
-  // What a call of this length costs; 0: its length is not known.
-  CallCost cost(int model, std::int64_t length = 0) const {
-    return gates_[static_cast<std::size_t>(model)].costs.of(length);
+  void let_in(int model, const CallCost& cost, Time objective, std::int64_t calls = 1) {
+    count(model, calls, calls * cost.weight, objective);
+  }
+  // What a call of so many rows of this length costs; 0: the length is not known.
+  CallCost cost(int model, std::int64_t length = 0, int rows = 1) const {
+    CallCost cost = gates_[static_cast<std::size_t>(model)].costs.of(length);
+    cost.weight *= rows;
+    return cost;
   }
   // An open call weighs something else, now that its length is known.
-  void reweigh(int model, Weight before, Weight weight) { count(model, 0, weight - before); }
-  void ended(int model, Weight weight) { count(model, -1, -weight); }
+  void reweigh(int model, Weight before, Weight weight, Time objective) { count(model, 0, weight - before, objective); }
+  void ended(int model, Weight weight, Time objective) { count(model, -1, -weight, objective); }
   std::int64_t open(int model) const {
     return gates_[static_cast<std::size_t>(model)].open.load(std::memory_order_relaxed);
   }
@@ -188,7 +195,7 @@ class Admission {
     }
   }
   void look(Time now) {
-    for (Gate& gate : gates_) gate.limit.look(now, gate.weight.load(std::memory_order_relaxed));
+    for (Gate& gate : gates_) gate.limit.look(now, gate.weights.total());
   }
   void close(bool closed) { closed_.store(closed, std::memory_order_relaxed); }
   OpenCallLimit& limit(int model) { return at(model).limit; }
@@ -200,14 +207,14 @@ class Admission {
 
   struct alignas(kCacheLine) Gate {
     std::atomic<std::int64_t> open = 0;
-    std::atomic<Weight> weight = 0;  // of all that is open
+    OpenWeights weights;
     std::atomic<Time> margin = 0, widest = 0;
     CallCosts costs;
     OpenCallLimit limit;
   };
-  void count(int model, int calls, Weight weight) {
+  void count(int model, std::int64_t calls, Weight weight, Time objective) {
     at(model).open.fetch_add(calls, std::memory_order_relaxed);
-    at(model).weight.fetch_add(weight, std::memory_order_relaxed);
+    at(model).weights.add(weight, objective);
     open_.fetch_add(calls, std::memory_order_relaxed);
   }
   Gate& at(int model) { return gates_[static_cast<std::size_t>(model)]; }

@@ -134,8 +134,8 @@ inline void bind_cost(nb::module_& m) {
 inline void bind_verdicts(nb::class_<Admission>& bound) {
   using namespace nb::literals;
   bound
-      .def("cost", &Admission::cost, "model"_a, "length"_a = 0,
-           "Return what a call of this length costs; 0: its length is not known, and it may be as short as any.")
+      .def("cost", &Admission::cost, "model"_a, "length"_a = 0, "rows"_a = 1,
+           "Return what a call of so many rows of this length costs; 0: it is not known, and may be as short as any.")
       .def(
           "judge",
           [](Admission& self, int model, const CallCost& cost, Time objective, Time received, Time now) {
@@ -150,9 +150,12 @@ inline void bind_verdicts(nb::class_<Admission>& bound) {
           },
           "model"_a, "cost"_a, "objective"_a, "received"_a, "now"_a,
           "Return the verdict on a call; one that is let in (0) counts as open until `ended`.")
-      .def("reweigh", &Admission::reweigh, "model"_a, "before"_a, "weight"_a,
+      .def("let_in", &Admission::let_in, "model"_a, "cost"_a, "objective"_a, "calls"_a = 1,
+           "Count calls as open until `ended`, whatever their verdict.")
+      .def("reweigh", &Admission::reweigh, "model"_a, "before"_a, "weight"_a, "objective"_a,
            "Let an open call weigh something else, now that its length is known.")
-      .def("ended", &Admission::ended, "model"_a, "weight"_a, "Count an open call of this weight no more.")
+      .def("ended", &Admission::ended, "model"_a, "weight"_a, "objective"_a,
+           "Count an open call of this weight and objective no more.")
       .def("answered", &Admission::answered, "model"_a, "slip"_a,
            "Move the margin of a model by how much later than planned an answer was.")
       .def("margin", &Admission::margin, "model"_a, "Return how much later than planned answers have lately been.")

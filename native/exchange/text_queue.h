@@ -80,17 +80,21 @@ class TextQueue {
  public:
   // Bytes: some 5 ms of one core, after which those that came meanwhile have their turn.
   static constexpr std::size_t kAtOnce = 1 << 14;
+  // Of the time that a text has: clients in closed loops may take .8 of an objective for all of it, and be it tokens.
+  static constexpr double kShare = 0.85;
 
   // No more than *most_bytes* are kept.
   TextQueue(std::size_t models, std::size_t most_bytes) : models_(models), most_bytes_(most_bytes) {}
 
-  // Whether a text of so many bytes would wait for longer than half of the time it has, as the first one of its model
-  // has by now (the other half is the GPU's), or would not find a place. Half of all places are for other models, and
+  // Whether a text of so many bytes would wait for longer than most of the time it has, as the first one of its model
+  // has by now (the rest is the GPU's), or would not find a place. Half of all places are for other models, and
   // there is always one for a model that has none.
   bool is_full(int model, std::size_t bytes, Time slack, Time now) {
     const std::lock_guard lock(mutex_);
     const Model& asked = at(model);
-    if (!asked.waiting.empty() && 2 * (now - asked.waiting.front().since) > slack) return true;
+    if (!asked.waiting.empty() &&
+        static_cast<double>(now - asked.waiting.front().since) > kShare * static_cast<double>(slack))
+      return true;
     return asked.kept > 0 && (asked.kept + bytes > most_bytes_ / 2 || kept_ + bytes > most_bytes_);
   }
 

@@ -69,6 +69,8 @@ struct Ticket {
   std::int64_t batch = 0;
   Time dispatched = 0, started = 0, finished = 0, planned_end = 0;
 
+  Time objective() const { return deadline - received; }
+
   // Make it as new, keeping what memory it has.
   void clear() {
     length = 0;

@@ -47,7 +47,7 @@ struct BoundScheduler {
               std::tuple<std::size_t, std::size_t, std::size_t> blocks, nb::handle shapes, int length) {
     Ticket* ticket = tickets.make();
     fill(*ticket, number, model, rows, application, times, blocks, shapes, length);
-    ticket->cost = exchange.admission.cost(model, length);
+    ticket->cost = exchange.admission.cost(model, length, rows);
     ticket->origin = static_cast<int>(exchange.origins.size()) - 1;
     if (exchange.origins.back()->sent.push(ticket)) return exchange.bell.ring(), true;
     tickets.free(ticket);

@@ -45,7 +45,7 @@ struct BoundSteps {
               std::tuple<std::size_t, std::size_t, std::size_t> blocks, nb::handle shapes, int length, Time now) {
     Ticket* ticket = tickets.make();
     fill(*ticket, number, model, rows, application, times, blocks, shapes, length);
-    ticket->cost = admission.cost(model, length);
+    ticket->cost = admission.cost(model, length, rows);
     scheduler.arrive(ticket, now);
   }
 

@@ -120,7 +120,7 @@ class VirtualClients {
     const bool answered = call.outcome == Outcome::kInTime;
     ++(!answered ? outcome.dropped : now_ > call.deadline ? outcome.late : outcome.in_time);
     if (answered) admission_.answered(call.model, now_ - call.planned_end);
-    admission_.ended(call.model, call.cost.weight);
+    admission_.ended(call.model, call.cost.weight, call.objective());
     send_again(call.client, now_ + way_);
     unused_.push_back(&call);
   }

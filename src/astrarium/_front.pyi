@@ -86,8 +86,8 @@ class CallCost:
 class Admission:
     """The admission decides which calls are let in, in any thread."""
 
-    def cost(self, model: int, length: int = 0) -> CallCost:
-        """Return what a call of this length costs; 0: its length is not known, and it may be as short as
+    def cost(self, model: int, length: int = 0, rows: int = 1) -> CallCost:
+        """Return what a call of so many rows of this length costs; 0: it is not known, and may be as short as
         any."""
 
     def judge(self, model: int, cost: CallCost, objective: int, received: int, now: int) -> int:
@@ -96,11 +96,14 @@ class Admission:
     def admit(self, model: int, cost: CallCost, objective: int, received: int, now: int) -> int:
         """Return the verdict on a call; one that is let in (0) counts as open until `ended`."""
 
-    def reweigh(self, model: int, before: int, weight: int) -> None:
+    def let_in(self, model: int, cost: CallCost, objective: int, calls: int = 1) -> None:
+        """Count calls as open until `ended`, whatever their verdict."""
+
+    def reweigh(self, model: int, before: int, weight: int, objective: int) -> None:
         """Let an open call weigh something else, now that its length is known."""
 
-    def ended(self, model: int, weight: int) -> None:
-        """Count an open call of this weight no more."""
+    def ended(self, model: int, weight: int, objective: int) -> None:
+        """Count an open call of this weight and objective no more."""
 
     def answered(self, model: int, slip: int) -> None:
         """Move the margin of a model by how much later than planned an answer was."""

@@ -51,26 +51,11 @@ class CallTickets {
     const std::string_view why = fill(ticket, model, received);
     if (!why.empty()) return {false, why};
     if (model.tokens) return take_texts(ticket, model, caller, connection);
-    if (!find_regions(ticket, model)) return {false, kRegion};
-    const bool is_all_here = ticket.from.empty();
-    if (is_all_here && !model.limited.empty() && !takes_values(ticket, model, nullptr))
-      return turn_away(model, RefusedFor::kBadRequest);
-    const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
-    const SequenceWrite let_in(origin_.admitted);
-    const Verdict verdict = is_behind(ticket, objective, now)
-                                ? Verdict::kBehind
-                                : exchange_.admission.admit(model.index, ticket.cost, objective, ticket.received, now);
-    if (verdict == Verdict::kClosed) return {false, "closed"};
-    if (verdict != Verdict::kTaken) return refuse(ticket, model, verdict, now);
-    if (!place(ticket, model)) return refuse_for_memory(ticket, model);
-    if (!is_all_here && !read_regions(ticket)) return leave_out(ticket, model), Taking{false, kRegion};
-    if (!is_all_here && !model.limited.empty() && !takes_values(ticket, model, exchange_.memory + ticket.block))
-      return leave_out(ticket, model), turn_away(model, RefusedFor::kBadRequest);
-    ticket.connection = connection;
-    unused_.pop_back();
-    return hand_over(ticket, caller) ? Taking{true} : refuse_as_full(ticket, model);
+    const Taking taking = take_tensors(ticket, model, caller, connection);
+    if (!taking.taken) ticket.let_go();
+    else if (ticket.admitted - sent_since_ > kSoon) send();
+    return taking;
   }
-
   // The call in `spare` was read as if its tensors lay in *area*, but they are on their way.
   enum class Beginning {
     kWaits,    // until all of it is here
@@ -104,7 +89,7 @@ class CallTickets {
       recycle(ticket);
       return turn_away(model, RefusedFor::kBadRequest);
     }
-    const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
+    const Time now = monotonic_ns(), objective = ticket.objective();
     const SequenceWrite let_in(origin_.admitted);
     const Verdict verdict = is_served
                                 ? exchange_.admission.admit(model.index, ticket.cost, objective, ticket.received, now)
@@ -152,14 +137,16 @@ class CallTickets {
     for (const TextCalls::Made& made : all) {
       ClientTicket& ticket = *static_cast<ClientTicket*>(made.call);
       const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
-      if (texts_.fill_in(ticket, made.tokens, is_served(model))) has_sent_ = true;
+      if (texts_.fill_in(ticket, made.tokens, is_served(model))) note_sent(ticket.admitted);
       else without_tokens_.push_back(&ticket);
     }
   }
 
   // Lets the scheduler take all calls that were taken here.
   void send() {
-    if (std::exchange(has_sent_, false)) exchange_.hand_in();
+    if (!std::exchange(has_sent_, false)) return;
+    handed_in_ = origin_.sent.pushed();
+    exchange_.hand_in();
   }
 
   // For each ticket that has come back `answer(ticket, layout)`, which returns when the client had it, as far as one
@@ -191,11 +178,32 @@ class CallTickets {
     ticket.application = model.application_of(ticket.call);
     if (ticket.application < 0) return "application";
     ticket.length = model.length_of(ticket.call);
-    ticket.cost = exchange_.admission.cost(model.index, ticket.length);
+    ticket.cost = exchange_.admission.cost(model.index, ticket.length, model.tokens ? 1 : ticket.rows);
     const std::size_t inputs = ticket.call.block_bytes(), rows = static_cast<std::size_t>(ticket.rows),
                       most = exchange_.arena.size();
     ticket.reply_bytes = model.reply_capacity(inputs, rows);
     return ticket.reply_bytes > (most - std::min(inputs, most)) / rows ? "memory" : "";
+  }
+
+  Taking take_tensors(ClientTicket& ticket, const ServedModel& model, Caller& caller, std::uint64_t connection) {
+    if (!find_regions(ticket, model)) return {false, kRegion};
+    const bool is_all_here = ticket.from.empty();
+    if (is_all_here && !model.limited.empty() && !takes_values(ticket, model, nullptr))
+      return turn_away(model, RefusedFor::kBadRequest);
+    const Time now = monotonic_ns(), objective = ticket.objective();
+    const SequenceWrite let_in(origin_.admitted);
+    const Verdict verdict = is_behind(ticket, objective, now)
+                                ? Verdict::kBehind
+                                : exchange_.admission.admit(model.index, ticket.cost, objective, ticket.received, now);
+    if (verdict == Verdict::kClosed) return {false, "closed"};
+    if (verdict != Verdict::kTaken) return refuse(ticket, model, verdict, now);
+    if (!place(ticket, model)) return refuse_for_memory(ticket, model);
+    if (!is_all_here && !read_regions(ticket)) return leave_out(ticket, model), Taking{false, kRegion};
+    if (!is_all_here && !model.limited.empty() && !takes_values(ticket, model, exchange_.memory + ticket.block))
+      return leave_out(ticket, model), turn_away(model, RefusedFor::kBadRequest);
+    ticket.connection = connection;
+    unused_.pop_back();
+    return hand_over(ticket, caller) ? Taking{true} : refuse_as_full(ticket, model);
   }
 
   // Takes hold of the regions that a call names; false where somebody else has to explain what is wrong with them.
@@ -238,7 +246,7 @@ class CallTickets {
   // A call that was let in and placed, and is not handed over.
   void leave_out(ClientTicket& ticket, const ServedModel& model) {
     exchange_.arena.give_back(ticket.block);
-    exchange_.admission.ended(model.index, ticket.cost.weight);
+    exchange_.admission.ended(model.index, ticket.cost.weight, ticket.objective());
   }
 
   bool deliver(const ClientTicket& ticket, const protocol::ReplyLayout& layout, const protocol::Wanted& wanted,
@@ -349,28 +357,33 @@ class CallTickets {
     if (!origin_.sent.push(&ticket)) return false;
     origin_.tallies[static_cast<std::size_t>(ticket.model)].accepted.add(1);
     caller.ticket = &ticket;
-    return has_sent_ = true;
+    note_sent(ticket.admitted);
+    return true;
+  }
+  void note_sent(Time now) {
+    if (!std::exchange(has_sent_, true)) sent_since_ = now;
   }
 
   // Whether too much of what the GPU leaves of an objective is gone on the path: while the call waited to be read, and
-  // until the scheduler takes it.
+  // until the scheduler takes it, as long as it has not taken those that it was told of.
   bool is_behind(const ClientTicket& ticket, Time objective, Time now) {
     Ticket* oldest = nullptr;
     waited_ = now - std::max(ticket.received, came_);
-    if (origin_.sent.oldest(oldest)) waited_ += std::max<Time>(0, now - oldest->admitted);
+    const bool was_told = origin_.sent.popped() < handed_in_;
+    if (was_told && origin_.sent.oldest(oldest)) waited_ += std::max<Time>(0, now - oldest->admitted);
     const Time left = objective - ticket.cost.needed;
     return left > 0 && static_cast<double>(waited_) > kOnPath * static_cast<double>(left);
   }
 
   Taking refuse_as_full(ClientTicket& ticket, const ServedModel& model) {
     ticket.caller = nullptr;
-    exchange_.admission.ended(model.index, ticket.cost.weight);
+    exchange_.admission.ended(model.index, ticket.cost.weight, ticket.objective());
     recycle(ticket);
     return refuse(ticket, model, Verdict::kFull, 0);
   }
 
   Taking refuse(const ClientTicket& ticket, const ServedModel& model, Verdict verdict, Time now) {
-    const Time objective = ticket.deadline - ticket.received;
+    const Time objective = ticket.objective();
     if (verdict == Verdict::kTooLate) refusals_.too_late(model.name, objective, ticket.cost, now - ticket.received);
     else if (verdict == Verdict::kAway) refusals_.away(model.name, exchange_.admission.back_at() - monotonic_ns());
     else if (verdict == Verdict::kFull) refusals_.full(exchange_.admission.open());
@@ -382,7 +395,7 @@ class CallTickets {
   }
 
   Taking refuse_for_memory(const ClientTicket& ticket, const ServedModel& model) {
-    exchange_.admission.ended(model.index, ticket.cost.weight);
+    exchange_.admission.ended(model.index, ticket.cost.weight, ticket.objective());
     refusals_.no_memory();
     return turn_away(model, RefusedFor::kOverloaded);
   }
@@ -390,7 +403,7 @@ class CallTickets {
   Taking turn_away(const ServedModel& model, RefusedFor kind) {
     ModelTally& tally = origin_.tallies[static_cast<std::size_t>(model.index)];
     tally.refused[static_cast<std::size_t>(kind)].add(1);
-    const bool is_ours = kind != RefusedFor::kBadRequest;
+    const bool is_ours = kind == RefusedFor::kDeadline || kind == RefusedFor::kOverloaded;
     if (is_ours && model.was_promised(spare().call)) tally.declined.add(1);
     return {false};
   }
@@ -403,9 +416,8 @@ class CallTickets {
     const Time now = monotonic_ns();
     const SequenceWrite let_in(origin_.admitted);
     const Verdict verdict = judge_texts(ticket, now);
-    if (verdict == Verdict::kClosed) return {false, "closed"};
-    if (verdict != Verdict::kTaken) return refuse(ticket, model, verdict, now);
-    if (!admit_texts(ticket, model, now)) return {false};
+    if (verdict != Verdict::kTaken) return refuse_texts(ticket, model, verdict, now);
+    exchange_.admission.let_in(ticket.model, ticket.cost, ticket.objective(), ticket.rows);
     std::vector<std::vector<std::string>> texts = texts_of(ticket.call);
     for (protocol::Input& tensor : ticket.call.inputs) {
       tensor.data = {};  // it lay in the request
@@ -420,30 +432,21 @@ class CallTickets {
     return {true};
   }
 
-  // What would become of them now, before anything is done for them.
+  // All texts of a call are let in, or none: what would become of the last one, before anything is done for them.
   Verdict judge_texts(const ClientTicket& ticket, Time now) {
-    const Time objective = ticket.deadline - ticket.received;
+    const Time objective = ticket.objective();
     if (is_behind(ticket, objective, now)) return Verdict::kBehind;
-    const Verdict verdict = exchange_.admission.judge(ticket.model, ticket.cost, objective, ticket.received, now);
+    const Verdict verdict =
+        exchange_.admission.judge(ticket.model, ticket.cost, objective, ticket.received, now, ticket.rows - 1);
     return verdict == Verdict::kTaken && texts_.is_full(ticket, now) ? Verdict::kTexts : verdict;
   }
 
-  // All texts of a call are let in, or none: then there is a refusal.
-  bool admit_texts(const ClientTicket& ticket, const ServedModel& model, Time now) {
-    const Time objective = ticket.deadline - ticket.received;
-    std::int64_t count = 0;
-    Verdict verdict = Verdict::kTaken;
-    while (verdict == Verdict::kTaken && count < ticket.rows) {
-      verdict = exchange_.admission.admit(ticket.model, ticket.cost, objective, ticket.received, now);
-      count += verdict == Verdict::kTaken;
-    }
-    if (verdict == Verdict::kTaken) return true;
-    if (verdict == Verdict::kBacklog && exchange_.admission.open(ticket.model) == count) {
-      refusals_.too_many_texts(model.name, ticket.rows, objective);
-      turn_away(model, RefusedFor::kDeadline);
-    } else refuse(ticket, model, verdict, now);
-    while (count-- > 0) exchange_.admission.ended(ticket.model, ticket.cost.weight);
-    return false;
+  Taking refuse_texts(const ClientTicket& ticket, const ServedModel& model, Verdict verdict, Time now) {
+    if (verdict == Verdict::kClosed) return {false, "closed"};
+    if (verdict != Verdict::kBacklog || exchange_.admission.open(ticket.model) > 0)
+      return refuse(ticket, model, verdict, now);
+    refusals_.too_many_texts(model.name, ticket.rows, ticket.objective());
+    return turn_away(model, RefusedFor::kBadRequest);
   }
 
   // Each text of a call is as long as it is, and a ticket of its own.
@@ -562,7 +565,7 @@ class CallTickets {
       note(ticket, model, has_answer, now);
       leave();
     }
-    exchange_.admission.ended(ticket.model, ticket.cost.weight);
+    exchange_.admission.ended(ticket.model, ticket.cost.weight, ticket.objective());
   }
 
   void note(const ClientTicket& ticket, const ServedModel& model, bool has_answer, Time now) {
@@ -587,6 +590,7 @@ class CallTickets {
 
   // As clients in closed loops may take .8 of an objective for all of it, and the way back takes a little.
   static constexpr double kOnPath = 0.85;
+  static constexpr Time kSoon = 200'000;                 // the scheduler hears of a call, while others are read
   static constexpr std::string_view kRegion = "region";  // why a call goes the long way
 
   Exchange& exchange_;
@@ -600,7 +604,9 @@ class CallTickets {
   std::vector<std::unique_ptr<ClientTicket>> all_tickets_;
   std::vector<ClientTicket*> unused_;
   std::vector<ClientTicket*> without_tokens_;  // they have ended before the scheduler had them
-  bool has_sent_ = false;
+  bool has_sent_ = false;                      // since the scheduler was told
+  Time sent_since_ = 0;                        // and for how long
+  std::size_t handed_in_ = 0;                  // how many it was told of, in all
 };
 
 }  // namespace astrarium::front

@@ -68,17 +68,17 @@ struct ClientTicket : Ticket {
     if (call.id.capacity() > kKept) protocol::trim(call.id);
     let_go();
   }
-
- private:
-  bool is_clients_fault() const {
-    return cause == Cause::kInputs && (fault == Fault::kClient || fault == Fault::kTooLong);
-  }
   // Of memory and of other tickets.
   void let_go() {
     from.clear();
     to.clear();
     parts.clear();
     whole = nullptr;
+  }
+
+ private:
+  bool is_clients_fault() const {
+    return cause == Cause::kInputs && (fault == Fault::kClient || fault == Fault::kTooLong);
   }
 };
 

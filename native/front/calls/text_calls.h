@@ -77,7 +77,7 @@ class TextCalls : private TextOwner {
   // It was let in before anybody knew how long it is.
   void weigh(ClientTicket& ticket, int length) {
     const CallCost cost = exchange_.admission.cost(ticket.model, length);
-    exchange_.admission.reweigh(ticket.model, ticket.cost.weight, cost.weight);
+    exchange_.admission.reweigh(ticket.model, ticket.cost.weight, cost.weight, ticket.objective());
     ticket.length = length;
     ticket.cost = cost;
   }

@@ -138,7 +138,7 @@ def test_a_call_that_was_let_in_and_never_let_out_is_found() -> None:
             exchange.admission.admit(0, cost, 3600 * SECOND, now, now)
             assert exchange.astray(0, 0) == 1
             assert exchange.astray(0, 1) == 0  # Python has it
-            exchange.admission.ended(0, cost.weight)
+            exchange.admission.ended(0, cost.weight, 3600 * SECOND)
             assert exchange.astray(0, 0) == 0
 
     asyncio.run(let_one_in())
@@ -179,5 +179,5 @@ def test_a_call_that_python_has_lost_is_found(lost: str) -> None:
         stage.coordinator.accounts.models[0].ended_in_all -= 1
         assert stage.coordinator.unaccounted() > 0
     else:
-        stage.coordinator.admission.ended(0, 0)
+        stage.coordinator.admission.ended(0, 0, 0)
         assert stage.coordinator.unaccounted() == 1

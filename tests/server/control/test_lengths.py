@@ -142,10 +142,10 @@ def test_a_call_weighs_what_its_length_takes_once_that_is_known() -> None:
     for _ in range(80):
         assert admission.admit(0, admission.cost(0), 100 * MS, 0, 0) == TAKEN
     for _ in range(9):
-        admission.reweigh(0, least, PLAIN)
+        admission.reweigh(0, least, PLAIN, 100 * MS)
     assert admission.admit(0, admission.cost(0), 100 * MS, 0, 0) == BACKLOG
     for _ in range(9):
-        admission.ended(0, PLAIN)
+        admission.ended(0, PLAIN, 100 * MS)
     assert admission.admit(0, admission.cost(0), 100 * MS, 0, 0) == TAKEN
 
 

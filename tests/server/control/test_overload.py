@@ -81,9 +81,41 @@ def test_who_is_let_in_and_who_is_not() -> None:
     verdicts = [admission.admit(0, cost, OBJECTIVE, now, now) for _ in range(52)]
     assert verdicts == [TAKEN] * 46 + [BACKLOG] * 6
     assert [admission.admit(0, cost, 2 * OBJECTIVE, now, now) for _ in range(15)] == [TAKEN] * 14 + [FULL]
-    admission.ended(0, cost.weight)
+    admission.ended(0, cost.weight, OBJECTIVE)
     assert admission.admit(0, cost, 2 * OBJECTIVE, now, now) == TAKEN
     assert admission.open_of(0) == admission.open() == 60
+
+
+def test_who_waits_longer_is_not_ahead_of_who_is_in_a_hurry() -> None:
+    """The nearest deadline goes first; of calls with sixty times the time a part is due before."""
+    admission = admission_of(SPEC)
+    admission.close(False)
+    cost = admission.cost(0)
+    patient = 60 * OBJECTIVE
+    assert [admission.admit(0, cost, patient, 0, 0) for _ in range(1000)] == [TAKEN] * 1000
+    verdicts = [admission.admit(0, cost, OBJECTIVE, 0, 0) for _ in range(60)]
+    assert TAKEN in verdicts[:5]
+    assert BACKLOG in verdicts[20:]
+    assert admission.admit(0, cost, patient, 0, 0) == TAKEN
+
+
+def test_who_is_in_a_hurry_is_ahead_of_who_waits_longer() -> None:
+    admission = admission_of(SPEC)
+    admission.close(False)
+    cost = admission.cost(0)
+    admission.let_in(0, cost, OBJECTIVE, 100)
+    assert admission.admit(0, cost, 2 * OBJECTIVE, 0, 0) == BACKLOG
+    assert admission.admit(0, cost, 3 * OBJECTIVE, 0, 0) == TAKEN
+
+
+def test_a_call_of_many_rows_counts_as_many_calls() -> None:
+    admission = admission_of(SPEC)
+    admission.close(False)
+    cost = admission.cost(0, rows=3)
+    assert cost.weight == 3 * admission.cost(0).weight
+    verdicts = [admission.admit(0, cost, OBJECTIVE, 0, 0) for _ in range(20)]
+    assert verdicts == [TAKEN] * 16 + [BACKLOG] * 4
+    assert admission.open_of(0) == 16
 
 
 def admission_of(spec: ModelSpec, gpus: int = 2, most_open: int = 1 << 20) -> Any:
@@ -110,10 +142,10 @@ class Calls:
 
     def keep(self, calls: int) -> None:
         while self.open > calls:
-            self.admission.ended(0, self.cost.weight)
+            self.admission.ended(0, self.cost.weight, OBJECTIVE)
             self.open -= 1
         while self.open < calls:
-            assert self.admission.admit(0, self.cost, 1000 * OBJECTIVE, self.now, self.now) == TAKEN
+            self.admission.let_in(0, self.cost, OBJECTIVE)
             self.open += 1
 
     def too_many(self, calls: int) -> bool:

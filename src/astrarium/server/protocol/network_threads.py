@@ -36,7 +36,7 @@ class NativeThreads:
     def __init__(self, native: Network | Grpc, front: NativeFront) -> None:
         self._native = native
         self._front = front
-        self._cards: dict[int, ModelCard] = {}  # as the threads know them
+        self._cards: dict[int, NumberedCard] = {}  # as the threads know them
         self._looked: Time = 0
         self._turned_away = 0
 
@@ -44,8 +44,8 @@ class NativeThreads:
         """Tell the threads which models are ready now; to be called when models were loaded or unloaded."""
         self._looked = monotonic_ns()
         for model in self._front.cards():
-            if self._cards.get(model.index) is not model.card:
-                self._cards[model.index] = model.card
+            if not _is_known(self._cards.get(model.index), model):
+                self._cards[model.index] = model
                 self._learn(model, model.why_long or why_long(model.card))
 
     def look_again(self) -> None:
@@ -99,6 +99,10 @@ class NativeThreads:
         models = self._front.cards()
         reasons = {model.card.name: model.why_long or why_long(model.card) for model in models}
         return {name: why for name, why in reasons.items() if why}
+
+
+def _is_known(known: NumberedCard | None, model: NumberedCard) -> bool:
+    return known is not None and known.card is model.card and known.tokenized == model.tokenized
 
 
 def _tokenized(model: NumberedCard) -> tuple[int, list[Spec]] | None:

@@ -132,14 +132,14 @@ class CallHandler:
         if entry.failing and not self._failures.lets_through(index, now):
             raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.failing}", RETRY_AFTER)
         objective, application = wanted(call, entry)
-        cost = coordinator.admission.cost(index, _length(call, entry))
+        cost = coordinator.admission.cost(index, _length(call, entry), call.rows)
         admit(coordinator.admission, index, call.model, cost, call.received, objective, now)
         deadline = call.received + objective
         ticket = Ticket(call, index, entry.tensors, application, deadline, answer, cost.weight)
         try:
             self._take_in(ticket, entry)
         except Refused:
-            coordinator.admission.ended(index, ticket.weight)
+            coordinator.admission.ended(index, ticket.weight, ticket.objective)
             raise
         self._failures.let_through(index, now)
         coordinator.accounts.models[index].accepted += 1
@@ -178,7 +178,7 @@ class CallHandler:
         deadline = now + plan.slo
         ticket = Ticket(call, plan.index, entry.tensors, 0, deadline, answer, cost.weight, trial=True)
         if not self._tensor_store.take_in(ticket, inputs):
-            coordinator.admission.ended(plan.index, ticket.weight)
+            coordinator.admission.ended(plan.index, ticket.weight, ticket.objective)
             raise overloaded("the shared memory for tensors is full")
         coordinator.accounts.trials[plan.index].accepted += 1
         return self._hand_on(ticket)
@@ -217,7 +217,7 @@ class CallHandler:
             accounts.answered(_stages(ticket, now), ticket.call.rows)
         if not ticket.trial:
             self._count_for_clients(ticket, now)
-        coordinator.admission.ended(ticket.model, ticket.weight)
+        coordinator.admission.ended(ticket.model, ticket.weight, ticket.objective)
         if ticket.answer.done():  # nobody waits for it any more
             self._open_calls.release(ticket)
         else:

@@ -108,8 +108,9 @@ class OpenCalls:
     def _weigh(self, ticket: Ticket) -> None:
         """Let a call weigh what its length takes: it was let in before anybody knew that."""
         admission = self._scheduler.admission
-        weight = admission.cost(ticket.model, ticket.tensors.length_of(ticket.shapes)).weight
-        admission.reweigh(ticket.model, ticket.weight, weight)
+        length = ticket.tensors.length_of(ticket.shapes)
+        weight = admission.cost(ticket.model, length, ticket.call.rows).weight
+        admission.reweigh(ticket.model, ticket.weight, weight, ticket.objective)
         ticket.weight = weight
 
     def _ended(self, ended: EndedCall) -> None:

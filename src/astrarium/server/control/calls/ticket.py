@@ -123,3 +123,7 @@ class Ticket:
 
     def __post_init__(self) -> None:
         self.reply_shapes = [None] * self.call.rows
+
+    @property
+    def objective(self) -> Time:
+        return self.deadline - self.call.received
