@@ -6,7 +6,14 @@ import pytest
 
 from astrarium.core.quantities import MILLISECOND
 from astrarium.server.contract import Kind, Refused
-from astrarium.serving.live.messages import LoadModel, ModelLoaded, ModelRefused, Order, UnloadModel
+from astrarium.serving.live.messages import (
+    LoadModel,
+    ModelLoaded,
+    ModelRefused,
+    Order,
+    UnloadModel,
+    fingerprint,
+)
 from tests.support.live_fakes import ECHO, PATHS, VALUES, Stage, admit, handler_of, on_path
 
 path = pytest.fixture(on_path, params=PATHS, autouse=True)
@@ -101,3 +108,17 @@ def test_a_worker_that_is_not_back_when_it_was_expected_is_expected_later_and_la
     admit(stage, calls, timeout=2000 * MILLISECOND)
     loaded(stage, 0)
     admit(stage, calls)
+
+
+def test_workers_are_told_what_a_model_is_served_with_until_it_is_unloaded() -> None:
+    stage = Stage(gpus=1)
+    stage.wait(100)
+    files = stage.plan.models[0].files
+    stage.fleet.load(0, files)
+    first, again = (order for _, order in stage.workers.orders if isinstance(order, LoadModel))
+    assert first.tensors == 0
+    assert again.tensors == fingerprint((VALUES,), (ECHO,))
+    stage.fleet.unload(0)
+    stage.fleet.load(0, files)
+    *_, anew = (order for _, order in stage.workers.orders if isinstance(order, LoadModel))
+    assert anew.tensors == 0

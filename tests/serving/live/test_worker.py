@@ -5,15 +5,17 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from astrarium.serving.live.backends.contract import Place
+from astrarium.serving.live.backends.contract import ModelFiles, Place
 from astrarium.serving.live.messages import (
     BatchBroken,
     BatchMember,
     CancelBatch,
     LoadModel,
+    ModelLoaded,
     ModelLoading,
     ModelRefused,
     News,
@@ -25,10 +27,13 @@ from astrarium.serving.live.messages import (
     WorkerUp,
     decode_news,
     encode,
+    fingerprint,
     packed,
+    plain_files,
 )
 from astrarium.serving.live.shared_memory import SharedMemory
 from astrarium.serving.live.worker.worker import Worker
+from tests.serving.live.world import FILES
 
 
 class Line:
@@ -87,3 +92,25 @@ def test_a_model_that_cannot_be_loaded_is_refused_with_the_reason(line: Line) ->
     news = line.hear()
     assert isinstance(news, ModelRefused)
     assert "did you mean 'onnx'?" in news.error
+
+
+def load(line: Line, files: ModelFiles, tensors: int = 0) -> News:
+    line.say(LoadModel(0, plain_files(files), [1], tensors))
+    assert line.hear() == ModelLoading(0)
+    return line.hear()
+
+
+def test_a_model_with_other_tensors_is_not_loaded_over_the_one_that_serves(line: Line) -> None:
+    loaded = load(line, FILES)
+    assert isinstance(loaded, ModelLoaded)
+    served = fingerprint(loaded.inputs, loaded.outputs)
+    assert isinstance(load(line, FILES, served), ModelLoaded)
+    for other in (
+        replace(FILES, inputs=(replace(FILES.inputs[0], shape=(5,)),)),
+        replace(FILES, inputs=(replace(FILES.inputs[0], values=(0, 1)),)),
+        replace(FILES, outputs=(replace(FILES.outputs[0], name="OTHER"),)),
+    ):
+        refused = load(line, other, served)
+        assert isinstance(refused, ModelRefused)
+        assert "unload the model first" in refused.error
+    assert isinstance(load(line, other), ModelLoaded)

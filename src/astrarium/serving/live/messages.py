@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import chain
 from struct import Struct, pack
 from typing import Any, NamedTuple, TypeAlias
+from zlib import crc32
 
 import msgspec
 
@@ -63,11 +64,21 @@ def unpacked(members: bytes) -> list[BatchMember]:
 
 
 class LoadModel(Message, frozen=True):
-    """*files* are `plain_files`; a model of that number that is there already is replaced."""
+    """*files* are `plain_files`; a model of that number that is there already is replaced.
+
+    Calls may wait that were read for the inputs and outputs that it is served with: *tensors* is their
+    `fingerprint`, and a model with others is refused.
+    """
 
     model: int
     files: dict[str, Any]
     sizes: list[int]  # batches to warm up with
+    tensors: int = 0  # 0: it is not served yet
+
+
+def fingerprint(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+    """Return a number that two models share if, and hardly ever unless, they have the same tensors."""
+    return crc32(msgspec.msgpack.encode((tuple(inputs), tuple(outputs)))) or 1
 
 
 def plain_files(files: ModelFiles) -> dict[str, Any]:

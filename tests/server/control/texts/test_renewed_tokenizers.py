@@ -9,7 +9,9 @@ from astrarium.server.protocol.network_threads import NativeThreads
 from astrarium.serving.live.tensors import TensorSpec
 
 IDS = TensorSpec("ids", "INT64", (-1,))
-CARD = ModelCard("m", "fake", (TensorSpec("TEXT", "BYTES", (1,)),), (TensorSpec("OUT", "FP32", (1,)),), 4, 10**9)
+CARD = ModelCard(
+    "m", "fake", (TensorSpec("TEXT", "BYTES", (1,)),), (TensorSpec("OUT", "FP32", (1,)),), 4, 10**9
+)
 
 
 class Front:

@@ -73,6 +73,7 @@ class Fleet:
         self._later = later
         self.workers: Workers | None = None  # given once it exists: the two know each other
         self.models: dict[int, Mapping[str, ModelFiles]] = {}  # what every worker should have, by its kind
+        self._tensors: dict[tuple[int, str], int] = {}  # fingerprints of what models are served with, by kind
         self.restarts = 0
         self.last_death = "none of them died"
         self.blamed: Callable[[Blame, str], None] = lambda blame, reason: None
@@ -130,6 +131,8 @@ class Fleet:
         for entry in self._up_for(model):
             self._order(entry.spec.worker, messages.UnloadModel(model))
         self.models.pop(model, None)
+        for served in [served for served in self._tensors if served[0] == model]:
+            del self._tensors[served]
         for entry in list(self._entries.values()):  # nobody waits for a load that nobody wants
             if model in entry.to_load:
                 entry.to_load.discard(model)
@@ -191,14 +194,21 @@ class Fleet:
                 self._controller.model_news(worker, news)
             case messages.ModelLoaded() | messages.ModelRefused() | messages.ModelUnloaded():
                 entry.to_load.discard(news.model)
-                if isinstance(news, messages.ModelLoaded) and entry.loading == news.model:
-                    self._stuck.load_times[news.model] = entry.loading_for
+                if isinstance(news, messages.ModelLoaded):
+                    self._loaded(entry, news)
                 entry.loading = -1 if entry.loading == news.model else entry.loading
                 self._controller.model_news(worker, news)
                 self._unload_unwanted(entry, news)
                 self._maybe_ready(entry)
             case Pong():
                 self._controller.pong(worker, news)
+
+    def _loaded(self, entry: WorkerEntry, news: messages.ModelLoaded) -> None:
+        if news.model in self.models:
+            tensors = messages.fingerprint(news.inputs, news.outputs)
+            self._tensors[news.model, entry.spec.place.kind] = tensors
+        if entry.loading == news.model:
+            self._stuck.load_times[news.model] = entry.loading_for
 
     def died(self, worker: int, death: Death) -> None:
         entry = self._entries.get(worker)
@@ -272,9 +282,11 @@ class Fleet:
         self._maybe_ready(entry)
 
     def _load(self, entry: WorkerEntry, model: int) -> None:
-        files = self.models[model][entry.spec.place.kind]
-        warm_up_sizes = powers_to(files.max_batch)
-        self._order(entry.spec.worker, messages.LoadModel(model, plain_files(files), warm_up_sizes))
+        kind = entry.spec.place.kind
+        files = self.models[model][kind]
+        served = self._tensors.get((model, kind), 0)
+        order = messages.LoadModel(model, plain_files(files), powers_to(files.max_batch), served)
+        self._order(entry.spec.worker, order)
 
     def _unload_unwanted(self, entry: WorkerEntry, news: messages.News) -> None:
         """Have a model unloaded again that was unloaded while a worker was loading it."""
