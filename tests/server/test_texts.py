@@ -96,6 +96,11 @@ def test_clients_are_told_that_texts_are_taken(server: Server) -> None:
     assert metadata["inputs"] == [{"name": "TEXT", "datatype": "BYTES", "shape": [-1, 1]}]
 
 
+def test_what_tokens_cost_is_counted(server: Server) -> None:
+    ask(server, over_http, "the", "server")
+    assert server.metric("astrarium_path_seconds_total", part="tokenizers") > 0
+
+
 def test_a_tokenizer_that_does_not_fit_is_found_at_the_start(folder: Path) -> None:
     scenario = folder / "misfit.yaml"
     scenario.write_text(SCENARIO.replace("name: input_ids", "name: input_ids, values: [0, 3]"))

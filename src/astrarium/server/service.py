@@ -28,12 +28,13 @@ from astrarium.server.control.replanning import Replanner
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.startup import until_workers_are_up
 from astrarium.server.control.texts.text_queue import TextQueue
+from astrarium.server.control.texts.tokenizer_threads import library_threads
 from astrarium.server.control.workers.fleet import Fleet
 from astrarium.server.control.workers.hearing import HearingScheduler
 from astrarium.server.control.workers.isolation import Isolation
 from astrarium.server.control.workers.stuck_workers import LOOK_EVERY
 from astrarium.server.metrics import Metrics
-from astrarium.server.path_meter import PathMeter, PathUse
+from astrarium.server.path_meter import PathMeter, PathThreads, PathUse
 from astrarium.server.polling import until
 from astrarium.server.protocol.networks import NativeNetwork, Networks
 from astrarium.server.recording import Recording
@@ -110,7 +111,7 @@ class LiveService:
             clock,
             self.networks.look,
         )
-        self.path = PathMeter(min(plan.threads, len(os.sched_getaffinity(0))), self._path_use)
+        self.path = PathMeter(self._path_threads, self._path_use)
         self.garbage = GarbageKeeper()
         self.client_errors = ClientErrors()
         self.long_way: Counter[str] = Counter()  # calls that did not go the short way, by reason
@@ -273,8 +274,20 @@ class LiveService:
 
     def _path_use(self) -> PathUse:
         """Return what the path has done, in the event loop's thread and by accounts that are in sync."""
-        answered = sum(accounts.success.count for accounts in self.coordinator.accounts.models)
-        return PathUse(answered, self.networks.cpu_time(), self.coordinator.cpu_time, thread_time_ns())
+        models = self.coordinator.accounts.models
+        return PathUse(
+            sum(accounts.accepted for accounts in models),
+            sum(accounts.success.count for accounts in models),
+            self.networks.cpu_time(),
+            self.coordinator.cpu_time,
+            thread_time_ns(),
+            self._texts.cpu_time(),
+            library_threads.cpu_time(),
+        )
+
+    def _path_threads(self) -> PathThreads:
+        network = min(self.plan.threads, len(os.sched_getaffinity(0)))
+        return PathThreads(network, self._texts.threads, len(library_threads.found))
 
     def _needed(self, model: int) -> Time:
         """Return how long the shortest call of a model takes once it has its inputs."""

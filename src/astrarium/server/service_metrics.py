@@ -92,9 +92,10 @@ class ServiceMetrics:
             "network": use.network / SECOND,
             "scheduler": use.scheduler / SECOND,
             "python": use.python / SECOND,
+            "tokenizers": (use.tokenizers + use.library) / SECOND,
         }
         return {
-            "path_seconds": ("CPU time of the threads that have to do with every call.", "part", path),
+            "path_seconds": ("CPU time of the threads that have to do with calls, by part.", "part", path),
             "long_way": (long_way, "reason", self.long_way),
             "bad_requests": (bad, "status", self.client_errors.bad_requests),
             "connections_left": (left, "reason", self.networks.left()),

@@ -5,23 +5,25 @@ from __future__ import annotations
 import pytest
 
 from astrarium.core.quantities import SECOND
-from astrarium.server.path_meter import KEPT, PathMeter, PathUse
+from astrarium.server.path_meter import KEPT, PathMeter, PathThreads, PathUse
 
 US = 1000
 
 
 class Path:
-    """A path of two network threads, on which seconds pass."""
+    """A path of two network threads, two for texts and four of their library, on which seconds pass."""
 
     def __init__(self) -> None:
         self.use = PathUse()
         self.now = SECOND
-        self.meter = PathMeter(2, lambda: self.use)
+        self.meter = PathMeter(lambda: PathThreads(2, 2, 4), lambda: self.use)
         self.meter.look(self.now)
 
-    def second(self, calls: int, network: int, scheduler: int = 2, python: int = 0) -> float:
-        """Answer calls that cost so many microseconds each."""
-        spent = (calls, *(calls * cost * US for cost in (network, scheduler, python)))
+    def second(self, calls: int, *costs: int) -> float:
+        """Read and answer calls that cost so many microseconds each."""
+        return self.spend(PathUse(calls, calls, *(calls * cost * US for cost in costs or (0, 2))))
+
+    def spend(self, spent: PathUse) -> float:
         self.use = PathUse(*(before + new for before, new in zip(self.use, spent, strict=True)))
         self.now += SECOND
         self.meter.look(self.now)
@@ -29,13 +31,25 @@ class Path:
 
 
 @pytest.mark.parametrize(
-    ("network", "scheduler", "python", "carries"),
-    [(20, 2, 0, 100_000), (20, 20, 0, 50_000), (40, 10, 200, 5000)],
+    ("costs", "carries"),
+    [
+        ((20, 2), 100_000),
+        ((20, 20), 50_000),
+        ((40, 10, 200), 5000),
+        ((20, 2, 0, 100), 20_000),
+        ((20, 2, 0, 30, 400), 10_000),
+    ],
 )
-def test_the_thread_that_has_most_to_do_says_what_is_carried(
-    network: int, scheduler: int, python: int, carries: int
-) -> None:
-    assert Path().second(10_000, network, scheduler, python) == carries
+def test_the_thread_that_has_most_to_do_says_what_is_carried(costs: tuple[int, ...], carries: int) -> None:
+    assert Path().second(10_000, *costs) == carries
+
+
+def test_a_second_that_only_reads_or_only_answers_promises_nothing() -> None:
+    """10,000 calls are read in one second and answered in the next: that is no path for 50,000."""
+    path = Path()
+    assert path.spend(PathUse(accepted=10_000, network=500_000 * US)) == 0
+    assert path.spend(PathUse(answered=10_000, network=200_000 * US)) == 0
+    assert path.spend(PathUse(5000, 10_000, 200_000 * US)) == 50_000
 
 
 def test_the_best_second_of_the_last_minute_counts_and_is_remembered() -> None:

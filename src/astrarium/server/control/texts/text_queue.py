@@ -22,6 +22,7 @@ from astrarium.server.control.calls.ticket import Ticket
 from astrarium.server.control.texts.fitted_tokenizers import FittedTokenizers, Specs
 from astrarium.server.control.texts.token_inputs import Numbers
 from astrarium.server.control.texts.tokenizer import Text
+from astrarium.server.control.texts.tokenizer_threads import cpu_time
 from astrarium.serving.live.backends.blame import first_sentence
 from astrarium.serving.live.tensors import Tensor, unpack_bytes
 from astrarium.serving.scenario.tokenization import Tokenization
@@ -86,6 +87,15 @@ class TextQueue:
             thread = Thread(target=self._work, name=f"tokenize_{number}", daemon=True)
             thread.start()
             self._threads.append(thread)
+
+    @property
+    def threads(self) -> int:
+        """Return in how many threads texts are tokenized."""
+        return len(self._threads)
+
+    def cpu_time(self) -> Time:
+        """Return the CPU time that these threads have had; the library's own are not among them."""
+        return sum(cpu_time(thread.native_id) for thread in self._threads if thread.native_id is not None)
 
     def close(self) -> None:
         """End the texts of network threads; those of tickets end with them, in `OpenCalls`."""

@@ -7,6 +7,7 @@ Python's numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from astrarium.core.errors import InputError
@@ -14,6 +15,7 @@ from astrarium.core.optional import from_extra
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.control.texts.excerpt import beginning, end
 from astrarium.server.control.texts.token_inputs import TokenInputs
+from astrarium.server.control.texts.tokenizer_threads import library_threads
 from astrarium.serving.live.backends.blame import first_sentence
 
 Text = tuple[bytes, ...]  # or a pair
@@ -91,10 +93,15 @@ class Tokenizer:
         decoded = [_decoded(text) for text in texts]
         good = [text for text in decoded if not isinstance(text, Refused)]
         try:
-            encodings = iter(self._library.encode_batch_fast(good))
+            encodings = iter(self._together(good))
         except BaseException:  # what the library panics with is no Exception
             encodings = iter([self._alone(text) for text in good])
         return [text if isinstance(text, Refused) else next(encodings) for text in decoded]
+
+    def _together(self, texts: list[Any]) -> list[Any]:
+        encode = partial(self._library.encode_batch_fast, texts)
+        encodings: list[Any] = encode() if len(texts) < 2 else library_threads.watched(encode)
+        return encodings
 
     def _alone(self, text: Any) -> Any:
         try:
