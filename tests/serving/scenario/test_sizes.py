@@ -97,7 +97,16 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         f"{FIELD}.lengths.512x512",
         "sizes that rise from 1",
     ),
-    ({"lengths": {"8x8x8": {1: "1ms"}}}, f"{FIELD}.lengths", "sizes along 2 axes: dimension 1 of IMAGE and "),
+    (
+        {"lengths": {"8x8x8": {1: "1ms"}}},
+        f"{FIELD}.lengths",
+        "sizes such as 64x64, along dimension 1 of IMAGE and ",
+    ),
+    (
+        {"lengths": {16384: {1: "1ms"}}},
+        f"{FIELD}.lengths",
+        "sizes such as 64x64, along dimension 1 of IMAGE and dimension 2 of IMAGE (got '16384')",
+    ),
     ({"rounded": True}, f"{FIELD}.rounded", "one of lengths, together"),
     ({"together": "padded"}, f"{FIELD}.together", "one of bucket, length"),
 ]

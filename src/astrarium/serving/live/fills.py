@@ -115,8 +115,16 @@ def check_sizes(specs: Sequence[TensorSpec], sizes: Sequence[Shape]) -> None:
     """Refuse the sizes of a profile where items have more open dimensions, or fewer."""
     axes = [f"dimension {place} of {name}" for (name, place), *_ in axes_of(specs)]
     if len(sizes[0]) != len(axes):
-        expected = f"sizes along {len(axes)} axes: {' and '.join(axes) or 'no dimension is open'}"
+        form = "lengths such as 64" if len(axes) == 1 else f"sizes such as {'x'.join(['64'] * len(axes))}"
+        along = f"{form}, along {' and '.join(axes)}"
+        expected = along if axes else "to be left out: no dimension is open"
         raise InputError("profile.lengths", "x".join(map(str, sizes[0])), expected)
+
+
+def check_lengths(specs: Sequence[TensorSpec], lengths: Sequence[int]) -> None:
+    """Refuse the lengths of a profile where items have several: batches are padded along each axis."""
+    if lengths and len(axes_of(specs)) > 1:
+        check_sizes(specs, [(lengths[0],)])
 
 
 def sized(specs: Sequence[TensorSpec], sizes: Sequence[int]) -> list[TensorSpec]:

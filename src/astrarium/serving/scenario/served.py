@@ -36,14 +36,17 @@ def check_served(entry: ModelEntry, field: str) -> None:
 
 
 def check_sizes(entry: ModelEntry, profile: Profile, field: str) -> None:
-    """Check a profile by size against the inputs; a worker does it where a model file tells these."""
+    """Check the lengths of a profile against the inputs; a worker does it where a model file tells these."""
     by_length = profile_by_length(profile)
-    if not entry.inputs or not isinstance(by_length, BySize):
+    if not entry.inputs or by_length is None:
         return
-    from astrarium.serving.live.fills import check_sizes
+    from astrarium.serving.live.fills import check_lengths, check_sizes
 
     try:
-        check_sizes(_marked(entry), by_length.sizes)
+        if isinstance(by_length, BySize):
+            check_sizes(_marked(entry), by_length.sizes)
+        else:
+            check_lengths(_marked(entry), list(by_length.lengths))
     except InputError as error:
         raise error.at(field) from None
 

@@ -9,11 +9,11 @@ from time import sleep
 from typing import Any, NamedTuple, Protocol
 
 from astrarium.core.quantities import Time
-from astrarium.core.size_grid import SizeGrid
 from astrarium.serving.live import fills, messages, packing
 from astrarium.serving.live.backends import backends, check_packs, contract
 from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles, Place
 from astrarium.serving.live.backends.precise_wait import Ready
+from astrarium.serving.live.buckets import buckets_by_axis, buckets_of
 from astrarium.serving.live.messages import LoadModel
 from astrarium.serving.live.phases import Phases
 from astrarium.serving.live.tensors import TensorSpec
@@ -204,10 +204,13 @@ def _buckets(
     """Return the lengths that batches of a model are padded to, along each axis."""
     if files.sizes:
         fills.check_sizes(inputs, files.sizes)
-        return SizeGrid(files.sizes).axes
-    buckets = (model.buckets if isinstance(model, contract.Bucketed) else ()) or files.buckets
-    padded = len(fills.axes_of(inputs)) == 1 and not packing.is_packed(inputs)
-    return (buckets,) if buckets and padded else ()
+        return buckets_by_axis(files, inputs)
+    fills.check_lengths(inputs, files.buckets)
+    if len(fills.axes_of(inputs)) != 1 or packing.is_packed(inputs):
+        return ()
+    own = model.buckets if isinstance(model, contract.Bucketed) else ()
+    buckets = own or tuple(buckets_of(files, inputs))
+    return (buckets,) if buckets else ()
 
 
 def _plain(specs: Sequence[TensorSpec]) -> list[tuple[str, str, tuple[int, ...]]]:
