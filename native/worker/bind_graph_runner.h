@@ -63,9 +63,12 @@ inline std::shared_ptr<GraphRunner> new_runner(std::shared_ptr<GpuStreams> strea
                                                const std::vector<std::pair<std::uintptr_t, std::size_t>>& inputs,
                                                std::vector<std::size_t> outputs,
                                                const std::vector<SlotAddresses>& slots,
-                                               std::shared_ptr<OpenShapes> open) {
+                                               std::shared_ptr<OpenShapes> open, const Addresses& rests) {
+  if (!rests.empty() && rests.size() != inputs.size())
+    throw std::invalid_argument("rests: expected one for each input");
   std::vector<GraphInput> graph_inputs;
-  for (const auto& [device, item] : inputs) graph_inputs.push_back({device, item});
+  for (const auto& [device, item] : inputs)
+    graph_inputs.push_back({.device = device, .item = item, .rest = rests.empty() ? 0 : rests[graph_inputs.size()]});
   std::vector<SlotMemory> memory;
   for (const auto& [in, staged, results, out] : slots)
     memory.push_back({on_host(in), on_device(staged), on_device(results), on_host(out)});
@@ -107,8 +110,10 @@ inline void bind_graph_runner(nb::module_& m) {
       "A runner replays a model's CUDA graphs, some batches in flight at once: each has memory in a "
       "slot. Whoever makes graphs and memory keeps them alive until it has finished.")
       .def(nb::new_(&new_runner), "streams"_a, "inputs"_a, "outputs"_a, "slots"_a, "open"_a.none() = nb::none(),
+           "rests"_a = Addresses(),
            "Take of each input its address and the bytes of an item, of each output the bytes, and of each slot "
-           "addresses. The bytes of open tensors follow from their shapes.")
+           "addresses. The bytes of open tensors follow from their shapes. The rests are by input: the address of "
+           "rows for behind a batch, 0 where these are zeros.")
       .def(
           "add",
           [](GraphRunner& self, int capacity, std::uintptr_t graph, const Addresses& outputs, int length) {

@@ -86,6 +86,7 @@ struct GraphInput {
   // For items of some length: bytes for each element of that, and whether the rows behind a batch are copied, too.
   std::size_t each = 0;
   bool fills_rest = false;
+  DevicePointer rest = 0;  // rows for behind a batch, of a fixed size; none where these are zeros
 
   std::size_t bytes(int rows, int length) const {
     return static_cast<std::size_t>(rows) * (item + each * static_cast<std::size_t>(length));
@@ -312,10 +313,13 @@ class GraphRunner {
 
   // Not what the last batch left there.
   void clear_rest(int size, GraphShape shape) {
-    for (const GraphInput& input : inputs_)
-      if (!input.fills_rest)
-        streams_->driver.clear(input.device + input.bytes(size, shape.length),
-                               input.bytes(shape.capacity - size, shape.length), streams_->compute);
+    for (const GraphInput& input : inputs_) {
+      if (input.fills_rest) continue;
+      const DevicePointer behind = input.device + input.bytes(size, shape.length);
+      const std::size_t bytes = input.bytes(shape.capacity - size, shape.length);
+      if (input.rest == 0) streams_->driver.clear(behind, bytes, streams_->compute);
+      else streams_->driver.copy_within(behind, input.rest, bytes, streams_->compute);
+    }
   }
 
   std::size_t input_bytes(std::size_t input, int size, GraphShape shape) const {

@@ -36,9 +36,11 @@ class GraphRunner:
         outputs: Sequence[int],
         slots: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]],
         open: OpenShapes | None = None,
+        rests: Sequence[int] = [],
     ) -> None:
         """Take of each input its address and the bytes of an item, of each output the bytes, and of each slot
-        addresses. The bytes of open tensors follow from their shapes."""
+        addresses. The bytes of open tensors follow from their shapes. The rests are by input: the address of
+        rows for behind a batch, 0 where these are zeros."""
 
     def add(self, capacity: int, graph: int, outputs: Sequence[int], length: int = 0) -> None:
         """Add a graph for batches of up to this size, and the addresses where it leaves its outputs."""

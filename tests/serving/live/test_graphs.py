@@ -309,14 +309,17 @@ OUTPUT = TensorSpec("OUTPUT", "INT8", (ITEM,))
 SHAPES = GraphShapes((INPUT,), {0: LARGEST})
 
 
-def captured(offsets: Sequence[int] = (0, 0), output: TensorSpec = OUTPUT) -> CapturedGraphs:
+def captured(
+    offsets: Sequence[int] = (0, 0), output: TensorSpec = OUTPUT, taken: TensorSpec = INPUT
+) -> CapturedGraphs:
     torch = pytest.importorskip("torch")
     static, left = (torch.zeros(LARGEST, ITEM, dtype=torch.int8) for _ in range(2))
     graphs = {
         GraphShape(room): Captured(FakeGraph(static, left, room), {"OUTPUT": left[:room]}) for room in ROOMS
     }
     device = SimpleNamespace(index=0)
-    return CapturedGraphs(FakeTorch(torch, offsets), device, graphs, [static], SHAPES, [output])
+    shapes = GraphShapes((taken,), SHAPES.largest)
+    return CapturedGraphs(FakeTorch(torch, offsets), device, graphs, [static], shapes, [output])
 
 
 def test_graphs_that_were_handed_over_run_without_python(library: Path) -> None:
@@ -330,6 +333,18 @@ def test_graphs_that_were_handed_over_run_without_python(library: Path) -> None:
     assert len(order.carried_out(4)) == 4
     answers = np.frombuffer(order.memory, np.int8, 2 * ITEM, 2 * ITEM)
     assert (answers.reshape(2, ITEM) == -values).all()
+    handed.runner.finish()
+
+
+def test_behind_a_batch_is_what_the_input_takes(library: Path) -> None:
+    graphs = captured(taken=TensorSpec("INPUT", "INT8", (ITEM,), (3, 100)))
+    handed = graphs.handed_over(extension("_worker"), Gpu(library).streams)
+    model = SimpleNamespace(inputs=[INPUT], outputs=[OUTPUT], graphs=handed.runner)
+    values = np.full((2, ITEM), 7, np.int8)
+    RepeatedOrder(model, Batch(2, {"INPUT": values})).carried_out(4)
+    (static,) = graphs.static
+    assert (static[:2] == 7).all()
+    assert (static[2:4] == 3).all(), "zeros would be no row of a table that begins with 3"
     handed.runner.finish()
 
 
@@ -365,7 +380,7 @@ def test_a_graph_that_leaves_something_else_is_not_handed_over(library: Path) ->
     gpu = Gpu(library)
     rest = {GraphShape(room): graphs.graphs[GraphShape(room)] for room in (1, LARGEST)}
     handed = graphs._replace(graphs=rest).handed_over(extension("_worker"), gpu.streams)
-    graph, outputs, _ = graphs.graphs[GraphShape(4)]
+    graph, outputs, *_ = graphs.graphs[GraphShape(4)]
     handed.add(GraphShape(4), Captured(graph, {"OUTPUT": outputs["OUTPUT"].float()}))
     handed.add(GraphShape(2), Captured(graph, {"OUTPUT": outputs["OUTPUT"][:2]}))
     model = SimpleNamespace(inputs=[INPUT], outputs=[OUTPUT], graphs=handed.runner)

@@ -143,6 +143,15 @@ def test_what_the_server_fills_is_filled_also_behind_the_batch(library: Path) ->
     assert gpu.read("TOKENS", 4, 8) == expected["TOKENS"].tolist()
 
 
+def test_a_mask_has_the_length_where_its_own_dimension_is_open(library: Path) -> None:
+    mask = TensorSpec("MASK", "INT8", (1, 1, -1))
+    gpu = LengthsGpu(library, [TOKENS, mask], OUTPUT, True, mask="MASK")
+    items = items_of([(3,), (6,), (1,)])
+    check(*served(gpu, items), items)
+    rows = [[1] * 3 + [0] * 5, [1] * 6 + [0] * 2, [1] + [0] * 7, [1] * 8]
+    assert gpu.read("MASK", 4, 1, 1, 8) == [[[row]] for row in rows]
+
+
 def test_padding_is_within_the_values_that_an_input_takes(library: Path) -> None:
     gpu = LengthsGpu(library, [TensorSpec("TOKENS", "INT8", (-1,), (1, 99))], OUTPUT, pads=True)
     items = items_of([(3,), (2,), (4,)])

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import local
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,7 +103,7 @@ class FakeCuda:
         self.now = 1000 * MS
         self.capturing: Graph | None = None
         self.streams: list[Stream] = []
-        self.current: Stream | None = None
+        self.thread = local()
         self.default = Stream(self, False)
         self.cuda = SimpleNamespace(
             Stream=self._new_stream,
@@ -129,6 +130,11 @@ class FakeCuda:
     def empty(self, shape: Any, pin_memory: bool = False, **options: Any) -> Any:
         return torch.full(shape, 77, **options)
 
+    @property
+    def current(self) -> Stream | None:
+        """Return the stream of this thread."""
+        return getattr(self.thread, "stream", None)
+
     def compute(self) -> None:
         """Take the time that a model takes."""
         assert self.current is not None, "models run in a stream"
@@ -143,9 +149,9 @@ class FakeCuda:
     @contextmanager
     def _on(self, stream: Stream) -> Iterator[None]:
         before = self.current
-        self.current = stream
+        self.thread.stream = stream
         yield
-        self.current = before
+        self.thread.stream = before
 
 
 class Doubles:

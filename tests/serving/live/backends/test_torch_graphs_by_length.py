@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -115,6 +117,50 @@ def test_the_largest_batch_of_a_length_may_be_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("buckets", "sizes", "largest"),
+    [
+        ((16, 64, 96, 512), (8, 6, 4, 1), {16: 8, 64: 6, 96: 4, 500: 1}),
+        ((4, 16, 500, 512), (), {16: 8, 500: 8}),
+        ((512, 1024), (4, 2), {500: 4}),
+        ((16, 32), (), {16: 8, 32: 8}),
+    ],
+)
+def test_buckets_are_within_the_range(
+    tmp_path: Path, buckets: tuple[int, ...], sizes: tuple[int, ...], largest: dict[int, int]
+) -> None:
+    inputs = (TensorSpec("TOKENS", "FP32", (-1,), ranges=((10, 500),)),)
+    made = files(tmp_path, inputs, buckets=buckets, bucket_sizes=sizes)
+    assert shapes_of(made, inputs, True).largest == largest
+
+
+def test_buckets_of_another_range_altogether_are_those_without_a_profile(tmp_path: Path) -> None:
+    inputs = (TensorSpec("TOKENS", "FP32", (-1,), ranges=((100, 500),)),)
+    made = files(tmp_path, inputs, buckets=(16, 32), bucket_sizes=(4, 2))
+    assert list(shapes_of(made, inputs, True).largest) == lengths_between(100, 500)
+
+
+@pytest.mark.parametrize(
+    ("mask", "shape"), [((-1,), (16,)), ((1, 1, -1), (1, 1, 16)), ((1, -1, 2), (1, 16, 2))]
+)
+def test_a_mask_is_as_long_as_the_items_where_it_is_open_itself(
+    mask: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    inputs = fills.marked((TOKENS, TensorSpec("MASK", "FP32", mask)), mask="MASK")
+    shapes = GraphShapes(inputs, {16: 2})
+    assert shapes.item(inputs[1], 16) == shape
+    assert shapes.room(inputs[1]) == 2 * np.prod(shape)
+
+
+@pytest.mark.parametrize(("values", "rest"), [(None, 0), ((1, 100), 1), ((-9, -3), -3)])
+@pytest.mark.parametrize("shape", [(4,), (-1,)])
+def test_behind_a_batch_is_a_number_that_the_input_takes(
+    values: Any, rest: float, shape: tuple[int, ...]
+) -> None:
+    spec = TensorSpec("TOKENS", "INT64", shape, values)
+    assert GraphShapes((spec,), {}).rest(spec, 0) == rest
+
+
+@pytest.mark.parametrize(
     ("inputs", "graphs"),
     [
         ((TensorSpec("TOKENS", "FP32", (-1,)),), True),  # no range
@@ -217,3 +263,89 @@ def test_each_length_has_its_own_expected_time(tmp_path: Path, monkeypatch: pyte
     check(loaded, 8, 16)
     assert runner.expected(GraphShape(8, 16)) > 0
     assert runner.expected(GraphShape(8, 4)) == 0
+
+
+class Positions(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A model that adds a table of positions, which it keeps for one length; maybe in the same memory."""
+
+    def __init__(self, fake: FakeCuda, in_place: bool) -> None:
+        super().__init__()
+        self.fake = fake
+        self.in_place = in_place
+        self.length = 0
+        self.table = torch.zeros(64)
+        self.calls = list[tuple[int, ...]]()
+        self.while_called: Any = lambda: None
+
+    def forward(self, tokens: Any) -> Any:
+        self.calls.append(tuple(tokens.shape))
+        self.while_called()
+        if tokens.shape[1] != self.length:
+            self.length = tokens.shape[1]
+            fresh = torch.arange(64.0) / self.length
+            self.table = self.table.copy_(fresh) if self.in_place else fresh
+        table = self.table[: self.length]
+        out = tokens + table
+        self.fake.compute()
+        if self.fake.capturing is not None:
+            self.fake.capturing.steps += [lambda: out.copy_(tokens + table)]
+        return out
+
+
+def with_positions(
+    monkeypatch: pytest.MonkeyPatch, made: ModelFiles, in_place: bool = False
+) -> tuple[Any, Positions]:
+    loaded, masked = load(monkeypatch, made)
+    model = Positions(masked.fake, in_place)
+    loaded._runner._call = loaded._runner._module = model
+    return loaded, model
+
+
+def test_a_graph_holds_the_tensors_that_the_module_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, _ = with_positions(monkeypatch, files(tmp_path, (TOKENS,), buckets=(4, 16)))
+    with pytest.warns(UserWarning, match="launched by Python"):
+        loaded.warm_up([1, 8])
+    list(loaded.rest())
+    for shape, captured in loaded._runner._graphs.items():
+        assert any((one == torch.arange(64.0) / shape.length).all() for one in captured.held)
+    tokens = np.ones((3, 4), np.float32)
+    answer = loaded.run(Batch(3, {"TOKENS": tokens})).outputs["OUTPUT"]
+    assert answer.tolist() == (tokens + np.arange(4) / 4).tolist()
+
+
+def test_a_model_that_its_graphs_answer_wrong_for_runs_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, model = with_positions(monkeypatch, files(tmp_path, (TOKENS,), buckets=(4, 16)), in_place=True)
+    with pytest.warns(
+        UserWarning, match="m: runs without CUDA graphs, a batch of 8 of length 16 is answered otherwise"
+    ):
+        loaded.warm_up([1, 8])
+    assert (loaded.buckets, loaded.graphs, loaded.partial) == ((), None, False)
+    model.calls.clear()
+    tokens = np.ones((3, 16), np.float32)
+    answer = loaded.run(Batch(3, {"TOKENS": tokens})).outputs["OUTPUT"]
+    assert answer == pytest.approx(tokens + np.arange(16) / 16)
+    assert model.calls == [(3, 16)]
+
+
+def test_no_two_threads_call_a_module_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, model = with_positions(monkeypatch, files(tmp_path, (TOKENS,), buckets=(4, 16)))
+    with pytest.warns(UserWarning, match="launched by Python"):
+        loaded.warm_up([1, 8])
+    tokens = np.ones((3, 5), np.float32)
+    beside = Thread(target=lambda: loaded.run(Batch(3, {"TOKENS": tokens})))
+
+    def meanwhile() -> None:
+        model.while_called = lambda: None
+        beside.start()
+        sleep(0.05)
+
+    model.while_called = meanwhile
+    model.calls.clear()
+    next(loaded.rest())
+    beside.join()
+    times = cuda_runner._BEFORE_CAPTURE + 1
+    assert model.calls == [model.calls[0]] * times + [(3, 5)], "it waits until the graph is captured"

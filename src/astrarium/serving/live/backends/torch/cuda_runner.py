@@ -29,6 +29,7 @@ from astrarium.core.optional import extension
 from astrarium.core.quantities import Time
 from astrarium.serving.live.backends.answers import named
 from astrarium.serving.live.backends.contract import GraphRunner
+from astrarium.serving.live.backends.torch.graph_check import first_wrong
 from astrarium.serving.live.backends.torch.graph_shapes import GraphShape, GraphShapes, largest_first
 from astrarium.serving.live.backends.torch.graphs import (
     IN_FLIGHT,
@@ -36,11 +37,13 @@ from astrarium.serving.live.backends.torch.graphs import (
     CapturedGraphs,
     HandedOver,
 )
+from astrarium.serving.live.backends.torch.kept_tensors import tensors_kept
 from astrarium.serving.live.backends.torch.programs import Program
 from astrarium.serving.live.backends.torch.streams import GpuClock, elapsed, streams_of
 from astrarium.serving.live.backends.torch.tensors import array_of, kind, portable, tensor_of
 from astrarium.serving.live.tensors import BYTES, Array, TensorSpec
 
+MadeUp = Callable[[GraphShape], Sequence[Array]]  # the inputs of a batch
 _BEFORE_CAPTURE = 3  # runs in which libraries choose their kernels and allocate
 
 
@@ -95,6 +98,8 @@ class CudaRunner:
     ) -> None:
         self._torch = torch
         self._call = program.call
+        self._module = program.module
+        self._calling = Lock()  # a module may keep tensors between calls: two threads would mix them up
         self._names = [spec.name for spec in outputs]
         self._types = {spec.name: kind(torch, spec) for spec in outputs if spec.datatype != BYTES}
         self._device = torch.device(device)
@@ -188,12 +193,33 @@ class CudaRunner:
                 return False
         return bool(self._graphs)
 
+    def check(self, made_up: MadeUp, outputs: Sequence[TensorSpec], model: str) -> bool:
+        """Try the graphs before anything runs in them; return whether they answer as the model does."""
+
+        def eager(shape: GraphShape) -> Mapping[str, Array]:
+            return self._eager(made_up(shape))
+
+        def replayed(shape: GraphShape) -> Mapping[str, Array]:
+            return self._in_graph(shape, made_up(shape))
+
+        try:
+            wrong = first_wrong(list(self._graphs), eager, replayed, outputs)
+            why = f"{_described(wrong)} is answered otherwise in one" if wrong else ""
+        except Exception as error:
+            why = f"trying them failed: {error}"
+        if why:
+            warnings.warn(f"{model}: runs without CUDA graphs, {why}", stacklevel=2)
+            self._graphs = {}
+        return not why
+
     def capture_more(self, shape: GraphShape, model: str) -> bool:
         """Capture one more graph while batches run in the others; return whether there may be further ones.
 
         Capturing only records. Warming up computes: with inputs of its own, and in the default stream, where
         nothing is captured. Libraries have memory for each stream (the workspace of cuBLAS), and graphs go on
         using that of the stream in which they were captured.
+
+        The first graphs, of the same lengths, were tried. This one is not: batches are in what it reads.
         """
         with self._capturing:
             if not self._graphs:
@@ -212,15 +238,16 @@ class CudaRunner:
 
     def close(self) -> None:
         with self._capturing:
-            self._graphs = {}
+            graphs, self._graphs = self._graphs, {}
         if self._handed_over is not None:
             self._handed_over.runner.finish()
         for slot in self._slots:
             slot.free()
+        del graphs  # with what they read: they may have run until now
         self._static = []
         self._slots = []
         self._handed_over = None
-        del self._call
+        del self._call, self._module
 
     def _learn(self, shape: GraphShape, took: Time) -> None:
         known = self._takes.get(shape, took)
@@ -273,6 +300,7 @@ class CudaRunner:
         """
         torch = self._torch
         graph = self._torch.cuda.CUDAGraph()
+        held = tensors_kept(torch, self._module)
         with torch.inference_mode(), torch.cuda.stream(self._stream), _uncollected():
             # What other threads do meanwhile, which run batches, must not break the capture.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -280,7 +308,7 @@ class CudaRunner:
                 outputs = self._answer(inputs)
             finally:
                 graph.capture_end()
-        return Captured(graph, outputs, inputs)
+        return Captured(graph, outputs, inputs, [*held, *tensors_kept(torch, self._module)])
 
     def _captured_aside(self, shape: GraphShape) -> Captured:
         torch = self._torch
@@ -289,8 +317,34 @@ class CudaRunner:
         with torch.cuda.stream(aside):
             inputs = [torch.zeros(view.shape, dtype=view.dtype, device=self._device) for view in static]
         self._fill(inputs, shape, aside)
-        self._warm(inputs, aside)
-        return self._captured(static)
+        with self._calling:
+            aside.wait_event(self._computed_so_far())  # batches beside graphs use what the module keeps
+            self._warm(inputs, aside)
+            return self._captured(static)
+
+    def _computed_so_far(self) -> Any:
+        event = self._torch.cuda.Event()
+        event.record(self._streams.compute)
+        return event
+
+    def _eager(self, arrays: Sequence[Array]) -> dict[str, Array]:
+        """Return the answers to the first and the last item of a batch, computed without a graph."""
+        with self._torch.inference_mode(), self._torch.cuda.stream(self._stream):
+            tensors = [tensor_of(self._torch, array).to(self._device) for array in arrays]
+            return self._ends(self._answer(tensors))
+
+    def _in_graph(self, shape: GraphShape, arrays: Sequence[Array]) -> dict[str, Array]:
+        """Return the same answers from a graph in which nothing else runs."""
+        captured = self._graphs[shape]
+        with self._torch.inference_mode(), self._torch.cuda.stream(self._stream):
+            for static, array in zip(captured.inputs, arrays, strict=True):
+                static.copy_(tensor_of(self._torch, array))
+            captured.graph.replay()
+            return self._ends(captured.outputs)
+
+    def _ends(self, outputs: Mapping[str, Any]) -> dict[str, Array]:
+        ends = {name: tensor[:: max(1, len(tensor) - 1)].cpu() for name, tensor in outputs.items()}
+        return {name: array_of(self._torch, tensor).copy() for name, tensor in ends.items()}
 
     def _answer(self, tensors: Sequence[Any]) -> dict[str, Any]:
         """Return the outputs, floating ones in the type that was declared."""
@@ -321,10 +375,15 @@ class CudaRunner:
             stream.wait_event(batch.copied)
             batch.began.record(stream)
             graph = self._graph_for(batch.shape, tensors)
-            outputs = self._answer(tensors) if graph is None else self._replayed(graph, tensors, batch)
+            outputs = self._beside(tensors) if graph is None else self._replayed(graph, tensors, batch)
             batch.computed.record(stream)
         batch.on_gpu = [*tensors, *outputs.values()]
         batch.outputs = outputs
+
+    def _beside(self, tensors: Sequence[Any]) -> dict[str, Any]:
+        """Return the outputs of a batch that runs beside the graphs, and beside the capturing of others."""
+        with self._calling:
+            return self._answer(tensors)
 
     def _graph_for(self, shape: GraphShape, tensors: Sequence[Any]) -> Captured | None:
         graphs = self._graphs

@@ -16,6 +16,7 @@ import numpy as np
 
 from astrarium.serving.live import fills, limits
 from astrarium.serving.live.backends.contract import ModelFiles
+from astrarium.serving.live.buckets import buckets_of
 from astrarium.serving.live.packing import is_packed
 from astrarium.serving.live.tensors import Array, TensorSpec
 
@@ -61,9 +62,16 @@ class GraphShapes:
 
     def item(self, spec: TensorSpec, length: int) -> tuple[int, ...]:
         """Return the shape of an item; a dimension that does not follow the length stays open."""
-        place = -1 if self.axis is None else self.axis[1] - 1
+        place = self._place(spec)
         sizes = enumerate(spec.shape)
         return tuple(length if size < 0 and at == place else size for at, size in sizes)
+
+    def _place(self, spec: TensorSpec) -> int:
+        """Return which dimension of an item follows the length: of a mask, its own open one; -1 for none."""
+        if self.axis is None:
+            return -1
+        is_mask = spec.fill is not None and spec.fill.kind == "mask"
+        return spec.open_dimensions[0] if is_mask else self.axis[1] - 1
 
     def room(self, spec: TensorSpec) -> int:
         """Return the elements of the largest batch of any length."""
@@ -72,8 +80,6 @@ class GraphShapes:
 
     def rest(self, spec: TensorSpec, length: int) -> float:
         """Return what the rows behind a batch are filled with, as `Padding.with_rows` does it."""
-        if self.axis is None:
-            return 0
         if spec.fill is not None:
             return length if spec.fill.kind == "lengths" else 1
         element = np.asarray(limits.padding_element(spec))
@@ -110,9 +116,8 @@ def shapes_of(files: ModelFiles, inputs: tuple[TensorSpec, ...], with_graphs: bo
     range_ = next(spec for spec in inputs if spec.name == name).sizes_of(place)
     from astrarium.core.lengths import lengths_between  # with packages that no model needs
 
-    buckets = files.buckets or (lengths_between(*range_) if range_ else ())
-    largest = files.bucket_sizes or [files.max_batch] * len(buckets)
-    return GraphShapes(inputs, dict(zip(buckets, largest, strict=True)))
+    derived = lengths_between(*range_) if range_ else ()
+    return GraphShapes(inputs, buckets_of(files, inputs) or dict.fromkeys(derived, files.max_batch))
 
 
 def first_sizes(sizes: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -27,6 +27,7 @@ class Captured(NamedTuple):
     graph: Any
     outputs: Mapping[str, Any]
     inputs: Sequence[Any] = ()  # views on what all graphs of a model read
+    held: Sequence[Any] = ()  # tensors that the model had kept, which the graph may read, too
 
 
 class NativeSlot(NamedTuple):
@@ -45,6 +46,7 @@ class HandedOver(NamedTuple):
     runner: GraphRunner
     slots: Sequence[NativeSlot]
     graphs: CapturedGraphs
+    rests: Sequence[Any] = ()  # by input: rows for behind a batch, or None for zeros
 
     def add(self, shape: GraphShape, captured: Captured) -> None:
         """Let native code run one more graph, while it runs the others; not one that leaves other outputs."""
@@ -80,11 +82,13 @@ class CapturedGraphs(NamedTuple):
         outputs = [spec.item_bytes or 0 for spec in self.outputs]
         addresses = [slot.addresses() for slot in slots]
         open_shapes = None if self.shapes.axis is None else self._open_shapes(module)
-        runner: GraphRunner = module.GraphRunner(streams, inputs, outputs, addresses, open_shapes)
+        rests = [self._rest(spec) for spec in self.shapes.inputs]
+        at = [0 if rest is None else rest.data_ptr() for rest in rests]
+        runner: GraphRunner = module.GraphRunner(streams, inputs, outputs, addresses, open_shapes, at)
         for shape, captured in self.graphs.items():
             self.add(runner, shape, captured)
         self.torch.cuda.synchronize(self.device)  # other streams do not wait until the new memory is zero
-        return HandedOver(runner, slots, self)
+        return HandedOver(runner, slots, self, rests)
 
     def add(self, runner: GraphRunner, shape: GraphShape, captured: Captured) -> None:
         left = [captured.outputs[spec.name].data_ptr() for spec in self.outputs]
@@ -112,6 +116,13 @@ class CapturedGraphs(NamedTuple):
         fills = [(spec.fill.kind if spec.fill else "", _element(spec)) for spec in self.shapes.inputs]
         described = _plain(self.shapes.inputs), fills, _plain(self.outputs)
         return module.OpenShapes(*described, max(self.shapes.largest))
+
+    def _rest(self, spec: TensorSpec) -> Any | None:
+        """Return rows for behind a batch, where these are no zeros; open ones come with the batch."""
+        if self.shapes.axis is not None or not (value := self.shapes.rest(spec, 0)):
+            return None
+        rows = self.torch.zeros((self.shapes.room(spec),), dtype=kind(self.torch, spec), device=self.device)
+        return rows.fill_(value)
 
     def _slot(self) -> NativeSlot:
         def pinned(spec: TensorSpec) -> Any:

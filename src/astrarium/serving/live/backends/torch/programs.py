@@ -32,6 +32,7 @@ class Program(NamedTuple):
     inputs: tuple[TensorSpec, ...]
     weights: int = 0  # bytes
     eager: Callable[..., Any] | None = None  # the same, operator by operator, where `call` is compiled
+    module: Any = None  # whose code keeps what it likes between calls; an exported program has none
 
 
 class Built(NamedTuple):
@@ -87,9 +88,11 @@ def placed(torch: Any, built: Built, files: ModelFiles, device: str) -> Program:
     module = _placed_export(built, device) if built.exported else built.program.to(device)
     dtype = files.options.get("dtype")
     plain = _converting(torch, module, dtype)
+    known = built.inputs, built.weights
+    keeping = None if built.exported else module
     if not files.options.get("compile", False):
-        return Program(plain, built.inputs, built.weights)
-    return Program(_converting(torch, torch.compile(module), dtype), built.inputs, built.weights, plain)
+        return Program(plain, *known, module=keeping)
+    return Program(_converting(torch, torch.compile(module), dtype), *known, plain, keeping)
 
 
 def _built(torch: Any, files: ModelFiles) -> Built:
