@@ -124,7 +124,7 @@ inline void bind_text_queue(nb::module_& m) {
   nb::class_<TextQueue>(m, "TextQueue", "In the text queue the texts of all models wait to become tokens.")
       .def(nb::init<std::size_t, std::size_t>(), "models"_a, "most_bytes"_a)
       .def("is_full", &TextQueue::is_full, "model"_a, "size"_a, "slack"_a, "now"_a,
-           "Return whether a text of so many bytes would wait longer than half of its slack, or finds no place.")
+           "Return whether a text of so many bytes would wait for most of its slack, or finds no place.")
       .def("open", &TextQueue::open, "model"_a,
            "Return how many texts of a model wait for tokens, or are to have them now.")
       .def(

@@ -230,8 +230,7 @@ class TextQueue:
 
     def __init__(self, models: int, most_bytes: int) -> None: ...
     def is_full(self, model: int, size: int, slack: int, now: int) -> bool:
-        """Return whether a text of so many bytes would wait longer than half of its slack, or finds no
-        place."""
+        """Return whether a text of so many bytes would wait for most of its slack, or finds no place."""
 
     def open(self, model: int) -> int:
         """Return how many texts of a model wait for tokens, or are to have them now."""
