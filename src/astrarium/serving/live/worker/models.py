@@ -97,6 +97,7 @@ class WorkerModels:
             with self._one_load:  # importing users' code from two threads at once is asking for trouble
                 self._host.send(messages.ModelLoading(order.model))
                 ready = self._ready_to_run(order)
+                _check_tensors(ready, order.tensors)
         except BaseException as error:  # a model that asks the process to exit is refused like any other
             self._host.check_device(-1)
             self._host.send(messages.ModelRefused(order.model, error_text(error)))
@@ -173,6 +174,19 @@ class _ReadyModel(NamedTuple):
     verdict: padding_trial.Verdict
     lead: tuple[Time, Time]
     phases: Phases
+
+
+def _check_tensors(ready: _ReadyModel, served: int) -> None:
+    """Refuse a model for which calls cannot be right that were read for the one that is served."""
+    inputs, outputs = ready.padding.sent, tuple(ready.model.outputs)
+    if not served or messages.fingerprint(inputs, outputs) == served:
+        return
+    ready.model.close()
+    shown = ", ".join(f"{spec.name} {spec.datatype} {list(spec.shape)}" for spec in (*inputs, *outputs))
+    raise ValueError(
+        f"its inputs or outputs are no longer those that it is served with ({shown} now): "
+        "unload the model first, so that calls that were read for the others are answered, and then load it"
+    )
 
 
 def _loaded(number: int, ready: _ReadyModel) -> messages.ModelLoaded:
