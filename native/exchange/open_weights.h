@@ -23,8 +23,8 @@ class OpenWeights {
 
   Weight total() const { return total_.load(std::memory_order_relaxed); }
 
-  // At most so much of it is due before a call that comes now. Of those who wait longer it is those who came long ago:
-  // no more than the part of their time that this call has, if they came evenly.
+  // How much of it is due before a call that comes now. Of those who wait longer it is those who came long ago: if they
+  // came evenly, no more than the part of their time that this call has.
   Weight ahead_of(Time objective) const {
     const std::size_t own = class_of(objective);
     Weight ahead = 0;

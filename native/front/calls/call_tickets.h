@@ -446,7 +446,7 @@ class CallTickets {
     if (verdict != Verdict::kBacklog || exchange_.admission.open(ticket.model) > 0)
       return refuse(ticket, model, verdict, now);
     refusals_.too_many_texts(model.name, ticket.rows, ticket.objective());
-    return turn_away(model, RefusedFor::kBadRequest);
+    return turn_away(model, RefusedFor::kBadRequest);  // whatever the model does
   }
 
   // Each text of a call is as long as it is, and a ticket of its own.

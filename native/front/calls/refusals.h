@@ -78,7 +78,7 @@ class Refusals {
   void too_many_texts(std::string_view model, std::int64_t texts, Time objective) {
     begin("model ", model) += " cannot answer " + std::to_string(texts) + " texts of one call within " +
                               rounded_duration(objective) + ": send fewer at once";
-    write(kBad);
+    write(kOverloaded);
   }
   void behind(Time waited, Time objective) {
     text_ = "overloaded: the server has more calls to read than it can; of " + rounded_duration(objective) + ", " +

@@ -208,9 +208,12 @@ class LiveService:
     async def load(self, model: str) -> None:
         entry = self.repository.find(model)
         async with entry.turn:
-            self.coordinator.release(entry.plan.index)
+            index = entry.plan.index
+            self.coordinator.release(index)
+            if entry.state != "READY" and not self.coordinator.admission.open_of(index):
+                self.fleet.forget_tensors(index)
             await self.repository.load(entry)
-            self._texts.renew(entry.plan.index)
+            await self._texts.renew(index, entry.tensors.inputs)
             self.readiness.loaded_anew(entry)
             self.networks.look()
 

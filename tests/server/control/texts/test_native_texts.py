@@ -432,7 +432,7 @@ def test_more_texts_than_can_ever_be_in_time_are_not_to_be_sent_again(scene: Sce
     scene.serve(objective=4 * SECOND)
     status, body = answer(scene.send("a", "b", "c"))
     expected = "model m cannot answer 3 texts of one call within 4 s: send fewer at once"
-    assert (status, body["error"]) == (400, expected)
+    assert (status, body["error"]) == (429, expected)
     first = scene.send("a")
     batch = scene.take()
     status, body = answer(scene.send("b", "c"))

@@ -234,18 +234,22 @@ def test_a_model_that_was_loaded_anew_has_its_own_inputs(scene: Scene) -> None:
 
 def test_a_model_that_is_loaded_anew_has_its_tokenizer_read_again(scene: Scene, tmp_path: Path) -> None:
     async def scenario() -> None:
-        numbers = [scene.queue.tokenizer(0, (TOKENS,))]
         scene.send()
         await scene.finish()
+        inputs = (TOKENS,)
+        number = scene.queue.tokenizer(0, inputs)
+        await scene.queue.renew(0, inputs)
+        assert scene.queue.tokenizer(0, inputs) == number, "its file is as it was"
         [file] = tmp_path.iterdir()
-        file.unlink()
-        assert scene.queue.tokenizer(0, (TOKENS,)) == numbers[0]
-        scene.queue.renew(0)
+        file.write_text(file.read_text() + " ")
+        await scene.queue.renew(0, inputs)
+        assert scene.queue.tokenizer(0, inputs) != number
         ticket = scene.send()
         await scene.finish()
-        numbers.append(scene.queue.tokenizer(0, (TOKENS,)))
-        assert numbers[0] != numbers[1]
-        assert "expected a tokenizer.json" in ticket.reason
+        assert scene.tokens(ticket) == [2, 4, 3]
+        file.write_text("")
+        with pytest.raises(Refused, match="it was loaded, and its tokenizer was not: models"):
+            await scene.queue.renew(0, inputs)
 
     asyncio.run(scenario())
 

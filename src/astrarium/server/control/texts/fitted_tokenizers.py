@@ -5,6 +5,7 @@ Each has a number, by which network threads and the queue of texts know it.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from astrarium.server.control.texts.token_inputs import token_inputs
@@ -15,10 +16,14 @@ from astrarium.serving.scenario.tokenization import Tokenization
 Specs = tuple[TensorSpec, ...]
 
 
+Stamp = tuple[int, int]  # when a file was written, and its size
+
+
 @dataclass
 class _Loaded:
     number: int
     tokenizer: Tokenizer
+    stamp: Stamp | None  # of its file; None: nobody could look
 
 
 class FittedTokenizers:
@@ -45,9 +50,18 @@ class FittedTokenizers:
             self._numbers[fit] = len(self._fits) - 1
         return self._numbers[fit]
 
-    def renew(self, model: int) -> None:
-        """Let a model's tokenizer be read again, as another one: its file may have changed."""
+    def changed(self, model: int, inputs: Specs) -> Tokenizer | None:
+        """Return the tokenizer of a model, read again, or None if it has none or its file is as it was."""
+        loaded = self._loaded.get(model)
+        if loaded is None or loaded.stamp == _stamp(self._choices[model][0].tokenizer):
+            return None
+        return self._load(model, inputs)
+
+    def renew(self, model: int, inputs: Specs, tokenizer: Tokenizer) -> None:
+        """Let a model have this tokenizer from now on, as another one."""
         self._numbers = {fit: number for fit, number in self._numbers.items() if fit[0] != model}
+        stamp = _stamp(self._choices[model][0].tokenizer)
+        self._loaded[model] = _Loaded(self.number(model, inputs), tokenizer, stamp)
 
     def fit(self, model: int, inputs: Specs) -> None:
         """Load the tokenizer of a model, if it has one; InputError where it is none for these inputs."""
@@ -59,7 +73,8 @@ class FittedTokenizers:
         model, inputs = self._fits[number]
         loaded = self._loaded.get(model)
         if loaded is None or loaded.number != number:
-            loaded = self._loaded[model] = _Loaded(number, self._load(model, inputs))
+            stamp = _stamp(self._choices[model][0].tokenizer)
+            loaded = self._loaded[model] = _Loaded(number, self._load(model, inputs), stamp)
         return loaded.tokenizer
 
     def _load(self, model: int, inputs: Specs) -> Tokenizer:
@@ -67,3 +82,11 @@ class FittedTokenizers:
         tokenizer = Tokenizer(choice.tokenizer, token_inputs(choice, inputs, field), field)
         tokenizer.encode([(b"warm",)])
         return tokenizer
+
+
+def _stamp(file: str) -> Stamp | None:
+    try:
+        known = os.stat(file)  # noqa: PTH116 (no object for each look)
+    except OSError:
+        return None
+    return known.st_mtime_ns, known.st_size

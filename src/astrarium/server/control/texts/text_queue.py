@@ -73,9 +73,14 @@ class TextQueue:
         """Load the tokenizer of a model that has one; InputError where it is none for these inputs."""
         self._tokenizers.fit(model, inputs)
 
-    def renew(self, model: int) -> None:
-        """Read the tokenizer of a model again, if it has one: it was loaded anew."""
-        self._tokenizers.renew(model)
+    async def renew(self, model: int, inputs: Specs) -> None:
+        """Read the tokenizer of a model again, if it has one whose file has changed: it was loaded anew."""
+        try:
+            tokenizer = await asyncio.to_thread(self._tokenizers.changed, model, inputs)
+        except InputError as error:
+            raise Refused(Kind.MODEL_FAILED, f"it was loaded, and its tokenizer was not: {error}") from None
+        if tokenizer is not None:
+            self._tokenizers.renew(model, inputs, tokenizer)
 
     def tokenizer(self, model: int, inputs: Specs) -> int:
         """Return the number of the tokenizer for a model with these inputs."""

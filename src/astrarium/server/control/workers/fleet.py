@@ -131,12 +131,16 @@ class Fleet:
         for entry in self._up_for(model):
             self._order(entry.spec.worker, messages.UnloadModel(model))
         self.models.pop(model, None)
-        for served in [served for served in self._tensors if served[0] == model]:
-            del self._tensors[served]
+        self.forget_tensors(model)
         for entry in list(self._entries.values()):  # nobody waits for a load that nobody wants
             if model in entry.to_load:
                 entry.to_load.discard(model)
                 self._maybe_ready(entry)
+
+    def forget_tensors(self, model: int) -> None:
+        """Let a model have other inputs and outputs than before: no call waits that was read for those."""
+        for served in [served for served in self._tensors if served[0] == model]:
+            del self._tensors[served]
 
     def set_apart(self, model: int) -> list[int]:
         """Give a model a worker of its own on each GPU, in the order of GPUs; return their numbers.

@@ -55,6 +55,7 @@ class WorkerModels:
         self._models: dict[int, ServedModel] = {}
         self._one_load = Lock()
         self._to_load: list[LoadModel] = []  # orders whose models are not loaded yet
+        self._withdrawn: list[LoadModel] = []  # of these, by an order to unload that came after them
         self._retired: list[ServedModel] = []
 
     def get(self, number: int) -> ServedModel | None:
@@ -71,6 +72,7 @@ class WorkerModels:
         Thread(target=self._load_whole, args=(order,), daemon=True).start()
 
     def unload(self, number: int) -> None:
+        self._withdrawn += [order for order in self._to_load if order.model == number]
         self._retire(self._models.pop(number, None))
         if self._native is not None:
             self._native.forget(number)
@@ -88,18 +90,26 @@ class WorkerModels:
         try:
             self._load_aside(order)
         finally:
-            self._to_load.remove(order)
+            self._to_load = [other for other in self._to_load if other is not order]
+            self._withdrawn = [other for other in self._withdrawn if other is not order]
         self._complete(order.model)
         preparing.forget_unused(lambda: bool(self._to_load))
 
     def _load_aside(self, order: LoadModel) -> None:
         try:
             with self._one_load:  # importing users' code from two threads at once is asking for trouble
+                if self._is_withdrawn(order):
+                    return
                 self._host.send(messages.ModelLoading(order.model))
                 ready = self._ready_to_run(order)
                 _check_tensors(ready, order.tensors)
+                if self._is_withdrawn(order):
+                    ready.model.close()
+                    return
         except BaseException as error:  # a model that asks the process to exit is refused like any other
             self._host.check_device(-1)
+            if self._is_withdrawn(order):
+                return  # a later order says more
             self._host.send(messages.ModelRefused(order.model, error_text(error)))
             return
         replaced = self._models.get(order.model)
@@ -108,6 +118,9 @@ class WorkerModels:
         self._host.hold_garbage()
         self._retire(replaced)
         self._host.send(_loaded(order.model, ready))
+
+    def _is_withdrawn(self, order: LoadModel) -> bool:
+        return any(other is order for other in self._withdrawn)
 
     def _complete(self, number: int) -> None:
         """Do what a loaded model left for later, as long as no other model is to be loaded."""

@@ -144,7 +144,7 @@ class _Trial:
         """Run items of all these numbers, for some models several times over."""
         shows_all = all(is_real(spec.datatype) for spec in self.model.outputs)
         for draw in range(1 if shows_all else _DRAWS):
-            plain, *others = kinds
+            plain, *others = [one._replace(long=one.long and draw == 0) for one in kinds]
             unbounded = self._run_plain(plain, draw)
             for chosen in others:
                 self._run_if_taken(chosen, draw, unbounded)

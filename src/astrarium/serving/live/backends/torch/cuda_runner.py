@@ -196,6 +196,8 @@ class CudaRunner:
     def check(self, made_up: MadeUp, outputs: Sequence[TensorSpec], model: str) -> bool:
         """Try the graphs before anything runs in them; return whether they answer as the model does."""
 
+        torch = self._torch
+
         def eager(shape: GraphShape) -> Mapping[str, Array]:
             return self._eager(made_up(shape))
 
@@ -205,8 +207,12 @@ class CudaRunner:
         try:
             wrong = first_wrong(list(self._graphs), eager, replayed, outputs)
             why = f"{_described(wrong)} is answered otherwise in one" if wrong else ""
+        except torch.OutOfMemoryError:  # for want of room beside the graphs, which says nothing of them
+            why = ""
         except Exception as error:
             why = f"trying them failed: {error}"
+        finally:
+            torch.cuda.empty_cache()  # what these runs took is nobody's now
         if why:
             warnings.warn(f"{model}: runs without CUDA graphs, {why}", stacklevel=2)
             self._graphs = {}
@@ -373,16 +379,20 @@ class CudaRunner:
         stream = self._streams.compute
         with self._torch.cuda.stream(stream):
             stream.wait_event(batch.copied)
-            batch.began.record(stream)
             graph = self._graph_for(batch.shape, tensors)
-            outputs = self._beside(tensors) if graph is None else self._replayed(graph, tensors, batch)
+            if graph is None:
+                outputs = self._beside(tensors, batch)
+            else:
+                batch.began.record(stream)
+                outputs = self._replayed(graph, tensors, batch)
             batch.computed.record(stream)
         batch.on_gpu = [*tensors, *outputs.values()]
         batch.outputs = outputs
 
-    def _beside(self, tensors: Sequence[Any]) -> dict[str, Any]:
+    def _beside(self, tensors: Sequence[Any], batch: CudaBatch) -> dict[str, Any]:
         """Return the outputs of a batch that runs beside the graphs, and beside the capturing of others."""
         with self._calling:
+            batch.began.record(self._streams.compute)
             return self._answer(tensors)
 
     def _graph_for(self, shape: GraphShape, tensors: Sequence[Any]) -> Captured | None:

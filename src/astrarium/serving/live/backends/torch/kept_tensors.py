@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
-_PLAIN = {str, bytes, int, float, bool, type(None), type, ModuleType, FunctionType}
+_PLAIN = str, bytes, int, float, bool, type(None), type, ModuleType, FunctionType
+_MOST = 20_000  # objects: a vocabulary that a module has at hand is not gone through for every graph
 _COLLECTIONS = list, tuple, set, frozenset, deque
 
 
@@ -24,13 +25,13 @@ def tensors_kept(torch: Any, module: Any) -> list[Any]:
         return []
     seen: dict[int, Any] = {}
     ahead = [*module.buffers(), *_attributes(torch, module)]
-    while ahead:
+    while ahead and len(seen) < _MOST:
         one = ahead.pop()
         if id(one) in seen:
             continue
         seen[id(one)] = one
         if not isinstance(one, torch.Tensor):
-            ahead += [part for part in _parts(one) if type(part) not in _PLAIN]
+            ahead += [part for part in _parts(one) if not isinstance(part, _PLAIN)]
     tensors = [one for one in seen.values() if isinstance(one, torch.Tensor)]
     return [tensor for tensor in tensors if not isinstance(tensor, torch.nn.Parameter)]
 
