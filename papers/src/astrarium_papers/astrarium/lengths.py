@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from astrarium.serving.goodput import search
@@ -68,7 +68,7 @@ def _rows(rival: str, ratios: Sequence[float], data: Sequence[Mapping[str, Any]]
     least = min(range(len(ratios)), key=lambda place: ratios[place])
     ahead = sum(ratio >= 1 for ratio in ratios)
     return [
-        Row(f"{rival}: mean", mean(ratios), note=f"one seed, {len(ratios)} cases"),
+        Row(f"{rival}: mean", mean(ratios), note=f"one seed, {len(ratios)} cases, median {median(ratios):.2f}"),
         Row(
             f"{rival}: cases ahead",
             ahead / len(ratios),
@@ -79,8 +79,10 @@ def _rows(rival: str, ratios: Sequence[float], data: Sequence[Mapping[str, Any]]
 
 def _claim(rival: str, ratios: Sequence[float]) -> Claim:
     share = sum(ratio >= 1 for ratio in ratios) / len(ratios)
+    level = sum(ratio == 1 for ratio in ratios) / len(ratios)
     words = f"ahead of {rival} on the mean, and in {AHEAD:.0%} of cases"
-    return Claim(words, mean(ratios) > 1 and share >= AHEAD, f"mean {mean(ratios):.2f}, ahead in {share:.1%}")
+    note = f"mean {mean(ratios):.2f}, ahead in {share:.1%}, of which level {level:.1%}"
+    return Claim(words, mean(ratios) > 1 and share >= AHEAD, note)
 
 
 def draw(data: dict[str, Any], path: Path) -> None:
