@@ -56,6 +56,7 @@ def networks(draw: st.DrawFn) -> Network:
 @st.composite
 def setups(
     draw: st.DrawFn,
+    /,
     max_models: int = 4,
     max_gpus: int = 4,
     min_models: int = 1,
