@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tests.support.decisions import cases
 from tests.support.decisions.comparison import changed, differences, without_a_scenario
 from tests.support.decisions.digests import Case, decided, digest
 from tests.support.decisions.serving import random_serving, serving_steps
+from tests.support.live_fakes import NATIVE
 from tests.support.paths import ROOT
 
 RECORDED: dict[str, str] = json.loads((ROOT / "tests/support/decisions/recorded.json").read_text())
@@ -44,6 +46,13 @@ def test_every_digest_belongs_to_a_scenario_that_is_run() -> None:
 def test_decisions_are_as_recorded(case: Case) -> None:
     otherwise = changed(RECORDED, case)
     assert not otherwise, f"{'; '.join(otherwise)}. Is it on purpose? {ON_PURPOSE}"
+
+
+def test_live_twins_decide_as_their_references_also_by_length_and_by_size() -> None:
+    twins = [key for key in RECORDED if "/live-twin/" in key]
+    assert [key for key in twins if RECORDED[key] != RECORDED[key.replace("/live-twin/", "/python/")]] == []
+    for policy, scenario in product(NATIVE, ("lengths", "by-length-1")):
+        assert f"serving/{policy}/live-twin/{scenario}" in twins
 
 
 def test_a_changed_decision_is_named() -> None:

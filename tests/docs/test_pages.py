@@ -122,6 +122,17 @@ def test_the_contract_lists_every_message_with_its_fields(heading: str, union: o
         assert re.findall(r"`(\w+)`", listed[name])[: len(fields)] == list(fields)
 
 
+def test_the_contract_says_what_a_policy_hears_of_lengths() -> None:
+    page = (DOCS / "contract.md").read_text()
+    arrived = table_after("Events, in the past tense", "contract.md")["RequestArrived"]
+    assert re.findall(r"`(\w+)`", arrived) == ["request", *contract.Request.__struct_fields__]
+    fields = table_after("Requests of unequal length", "contract.md").keys()
+    assert fields == set(contract.Lengths.__struct_fields__)
+    for method in ("takes", "can_run"):
+        assert f"| `{method}(requests)` |" in page
+        assert callable(getattr(contract.ModelSpec, method))
+
+
 def test_the_contract_lists_every_outcome_fate_and_reason() -> None:
     page = (DOCS / "contract.md").read_text()
     assert table_after("How a request lives and ends", "contract.md").keys() == {o.name for o in Outcome} - {

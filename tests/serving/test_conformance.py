@@ -11,15 +11,18 @@ from typing import Any
 
 import msgspec
 
+from astrarium.core.choice import parameters_of
 from astrarium.run.simulate import World
 from astrarium.serving.contract import Action, DynamicSpec, Event, ModelSpec, Request, RequestProfiled, Setup
-from astrarium.serving.policies import serving_policies
+from astrarium.serving.policies import LengthsAside, serving_policies
 from astrarium.serving.state import Batch, ServingState
+from astrarium.serving.twin.live import faster
 from astrarium.serving.world import Profiler, ServingWorld
 from astrarium.testing.played import Played
 from astrarium.testing.serving import ServingPolicyConformance
 from astrarium.testing.serving.cases import Case, crowd
 from tests.support.conformance import Choice, suites
+from tests.support.live_fakes import NATIVE
 
 # Clipper keeps queues per replica and answers whatever it has accepted, in time or not; turbo knows no
 # deadlines once its queue is cut.
@@ -103,11 +106,25 @@ class DynamicConformance(ServingPolicyConformance):
         assert any(isinstance(event, RequestProfiled) for step in steps for event in step.events)
 
 
+def promised(name: str) -> dict[str, Any]:
+    knows_lengths = not issubclass(parameters_of(serving_policies.get(name)), LengthsAside)
+    return {"knows_lengths": knows_lengths, **PROMISES.get(name, {})}
+
+
+class TwinConformance(ServingPolicyConformance):
+    """The native twin decides."""
+
+    def make(self, *told: Any) -> Any:
+        return faster(super().make(*told), *told)
+
+
 _CHOICES: list[Choice] = [
-    *((name, {}, PROMISES.get(name, {})) for name in serving_policies.names()),
-    *((name, parameters, {**PROMISES.get(name, {}), **more}) for name, parameters, more in VARIANTS),
+    *((name, {}, promised(name)) for name in serving_policies.names()),
+    *((name, parameters, {**promised(name), **more}) for name, parameters, more in VARIANTS),
 ]
+_TWINS: list[Choice] = [(name, {}, promised(name)) for name in NATIVE]
 globals().update(suites(ServingPolicyConformance, _CHOICES))
+globals().update({f"{title}Twin": suite for title, suite in suites(TwinConformance, _TWINS).items()})
 globals().update({f"{title}Dynamic": suite for title, suite in suites(DynamicConformance, DYNAMIC).items()})
 
 

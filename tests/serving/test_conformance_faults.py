@@ -109,6 +109,7 @@ class Impatient(Plain):
 class PlainSuite(ServingPolicyConformance):
     policy: ClassVar[type] = Plain
     pure_module = False  # this file imports random, for a policy that should not
+    knows_lengths = False
 
     def make(self, *parameters: Any) -> Any:
         return self.policy(*parameters)
@@ -275,6 +276,11 @@ POLICIES_AT_FAULT: list[tuple[type, str]] = [
 def test_a_faulty_policy_is_caught(policy: type, test: str) -> None:
     suite = type("Suite", (PlainSuite,), {"policy": policy, "scales": True})
     assert_caught(suite, test)
+
+
+def test_a_policy_that_takes_several_runs_of_a_batch_for_one_is_caught() -> None:
+    suite = type("Suite", (PlainSuite,), {"knows_lengths": True})
+    assert_caught(suite, "test_a_batch_of_unequal_lengths_may_be_several_runs")
 
 
 def test_a_policy_file_with_chance_in_it_is_caught() -> None:

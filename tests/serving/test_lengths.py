@@ -42,6 +42,16 @@ def test_a_batch_consists_of_runs(together: Together, runs: list[tuple[int, int]
     assert lengths(together).runs(batch) == runs
 
 
+@pytest.mark.parametrize(("together", "takes"), [("padded", 26), ("bucket", 7 + 20), ("length", 5 + 6 + 20)])
+def test_a_model_says_what_a_batch_takes_by_who_is_in_it(together: Together, takes: int) -> None:
+    tables = (0, 5, 6, 7, 8, FOREVER), (0, 20, 22, 24, 26, FOREVER)
+    known = Lengths((16, 64), tables, together)
+    plain = msgspec.structs.replace(model_with_lengths(), latency=tables[-1], lengths=None)
+    requests = requests_of(setup_with_lengths(longest=(16, 64)), [(0, 10), (1, 12), (2, 12), (3, 60)])
+    assert plain.takes(requests) == 26
+    assert msgspec.structs.replace(plain, lengths=known).takes(requests) == takes
+
+
 def test_what_fits_depends_on_the_longest() -> None:
     short, long = ((0, *[1] * 8, FOREVER), (0, 2, 2, FOREVER))
     setup = setup_with_lengths()

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, cast
+from math import prod
+from typing import Any, NamedTuple, cast
 
 import pytest
+from msgspec import structs
 
 from astrarium.core.choice import parameters_of
 from astrarium.core.optional import extension
@@ -19,7 +21,7 @@ from astrarium.server.control.calls.handler import CallHandler
 from astrarium.server.control.calls.open_calls import OpenCalls
 from astrarium.server.control.calls.preprocessing import Preprocessor
 from astrarium.server.control.calls.tensor_store import TensorStore
-from astrarium.server.control.calls.ticket import Ticket
+from astrarium.server.control.calls.ticket import Tensors, Ticket
 from astrarium.server.control.coordinator import Coordinator
 from astrarium.server.control.plan import ModelPlan, ServingPlan
 from astrarium.server.control.repository import Repository
@@ -31,8 +33,10 @@ from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import (
     DynamicSpec,
     GpuSpec,
+    Lengths,
     ModelSpec,
     Network,
+    Request,
     Setup,
     latency_table,
 )
@@ -56,6 +60,7 @@ from astrarium.serving.live.messages import (
     WorkerUp,
     decode_order,
     encode,
+    files_from,
     unpacked,
 )
 from astrarium.serving.live.process import Death
@@ -68,6 +73,13 @@ from astrarium.serving.twin.live import faster
 KILLED = Death("was killed by SIGKILL", by_its_work=False)
 VALUES = TensorSpec("INPUT", "FP32", (2,))
 ECHO = TensorSpec("OUTPUT", "FP32", (2,))
+
+
+class OpenModel(NamedTuple):
+    """What is known of a model whose requests have lengths: of one dimension, or by *sizes* of several."""
+
+    lengths: Lengths
+    sizes: tuple[tuple[int, ...], ...] = ()
 
 
 class FakeLoop:
@@ -99,7 +111,8 @@ class FakeLoop:
 
 
 class FakeWorkers:
-    """Workers that take what the setup's tables say, and of dynamic models what the members need.
+    """Workers that take what the setup's tables say by size and length, and of dynamic models what the
+    members need.
 
     Tests set `broken`, `stuck`, `stopped` and `refuses`.
     """
@@ -123,6 +136,7 @@ class FakeWorkers:
         self.memory = memoryview(b"")
         self.start_takes = 50 * MILLISECOND
         self.gpu_of: dict[int, int] = {}  # by worker
+        self.tensors: dict[int, Tensors] = {}  # by model
         self.slower = 1.0
         self.tells_own_times = True
         self.orders: list[tuple[int, Order]] = []
@@ -153,9 +167,11 @@ class FakeWorkers:
                 )
             case LoadModel(model) if model in self.hanging_loads:
                 self._say(worker, 2 * MILLISECOND, lambda: ModelLoading(model))
-            case LoadModel(model):
+            case LoadModel(model, plain):
+                files = files_from(plain)
+                self.tensors[model] = Tensors(files.inputs, files.outputs, files.sizes)
                 self._say(worker, MILLISECOND, lambda: ModelLoading(model))
-                news: News = ModelLoaded(model, (VALUES,), (ECHO,))
+                news: News = ModelLoaded(model, files.inputs, files.outputs)
                 if model in self.refuses:
                     news = ModelRefused(model, "no such file")
                 self._say(worker, MILLISECOND, lambda: news)
@@ -196,19 +212,26 @@ class FakeWorkers:
     def _run(self, worker: int, order: RunBatch) -> None:
         if order.model in self.stuck:
             return
-        size = max(1, order.size)
         start = max(self._loop.now, order.start, self._free[worker])
-        model = self._setup.models[order.model]
         own = self._own_times(order)
-        known = model.dynamic
-        takes = known.c0 + known.c1 * size * max(own) if known else model.latency[size]
-        end = self._free[worker] = start + round(takes * self.slower)
+        end = self._free[worker] = start + round(self._takes(order, own) * self.slower)
         if order.model in self.deadly and self._is_poisoned(order):
             life = self._life[worker]
             death = self.deadly[order.model]
             self._loop.at(end, lambda: self._die(worker, life, death))
             return
         self._say(worker, end - self._loop.now, lambda: self._ended(order, start, end, own))
+
+    def _takes(self, order: RunBatch, own: list[Time]) -> float:
+        size = max(1, order.size)
+        model = self._setup.models[order.model]
+        if model.dynamic is not None:
+            return model.dynamic.c0 + model.dynamic.c1 * size * max(own)
+        lengths = model.lengths
+        if lengths is None:
+            return model.latency[size]
+        members = [self.tensors[order.model].length_of(shapes) for shapes in order.shapes or []]
+        return model.takes([Request(0, 0, 0, 0, 0, length, lengths.bucket_of(length)) for length in members])
 
     def _is_poisoned(self, order: RunBatch) -> bool:
         if self.poison is None:
@@ -373,10 +396,12 @@ class Stage:
         memory: int = 1 << 20,
         applications: int = 0,
         isolates: bool = True,
+        open_model: OpenModel | None = None,
     ) -> None:
         self.loop = FakeLoop()
         self._calls = count(1)
         plan = make_plan(gpus, models, policy, slo_ms * MILLISECOND, memory, applications)
+        plan = plan if open_model is None else with_open_model(plan, open_model)
         self.policies = list[Any]()
         self.steps = list[Any]()
         self.plan = replace(plan, new_policy=noting(plan.new_policy, self.policies))
@@ -429,13 +454,14 @@ class Stage:
         made: bool = True,
         application: int = 0,
         data: bytes | None = None,
+        shape: tuple[int, ...] = VALUES.shape,
     ) -> Ticket:
         """Take a call; its inputs are still being made where they are not *made*.
 
         *data* begins them; without any, no two calls have the same.
         """
         data = next(self._calls).to_bytes(8) if data is None else data
-        tensor = Tensor("INPUT", "FP32", (rows, 2), data + bytes(8 * rows - len(data)))
+        tensor = Tensor("INPUT", "FP32", (rows, *shape), data + bytes(4 * rows * prod(shape) - len(data)))
         name = self.plan.models[model].name
         call = InferCall(name, [tensor], rows, self.loop.now if received is None else received)
         slo = self.plan.models[model].slo if timeout_ms is None else round(timeout_ms * MILLISECOND)
@@ -545,6 +571,17 @@ def make_plan(
         measured_delays=False,
         uvicorn="" if Stage.natively else "server_path",
     )
+
+
+def with_open_model(plan: ServingPlan, known: OpenModel) -> ServingPlan:
+    """Return the plan with a first model whose input is open."""
+    spec, *specs = plan.setup.models
+    first, *others = plan.models
+    opened = structs.replace(spec, latency=known.lengths.latency[-1], lengths=known.lengths)
+    taken = TensorSpec("INPUT", "FP32", (-1,) * (len(known.sizes[0]) if known.sizes else 1))
+    files = {kind: replace(own, inputs=(taken,), sizes=known.sizes) for kind, own in first.files.items()}
+    setup = structs.replace(plan.setup, models=(opened, *specs))
+    return replace(plan, setup=setup, models=(replace(first, files=files), *others))
 
 
 def _model(index: int, slo: Time) -> ModelPlan:

@@ -128,7 +128,7 @@ class ModelCard:
     priorities: Mapping[int, Time] = field(default_factory=dict)  # their objectives
     refusing: str = ""  # why it is no use to be READY: calls are taken, and all of them are turned away
     failing: str = ""  # why hardly any call is taken, although the model is loaded: all of them failed
-    padding: tuple[str, str] = "", ""  # "safe" or "changes" where an input is open; and why
+    padding: tuple[str, str, str] = "", "", ""  # "safe" or "changes" where an input is open; why; what to do
     packed: bool = False  # it takes items one after another: then `padding` is about that
     sizes: tuple[tuple[int, ...], ...] = ()  # that the shapes of its items are numbered by, if they are
 

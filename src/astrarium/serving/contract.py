@@ -113,6 +113,12 @@ class ModelSpec(msgspec.Struct, frozen=True):
             return len(requests) <= self.max_batch
         return all(size <= self.lengths.max_batch(bucket) for size, bucket in self.lengths.runs(requests))
 
+    def takes(self, requests: Sequence[Request]) -> Time:
+        """Return the estimated execution time of a batch of these requests, all of its runs together."""
+        if self.lengths is None:
+            return self.latency[len(requests)]
+        return sum(self.lengths.latency[bucket][size] for size, bucket in self.lengths.runs(requests))
+
     def largest_batch_within(self, budget: Time) -> int:
         """Return the largest batch whose estimate fits in *budget*; 0 if not even one request does."""
         return max(0, bisect_right(self.latency, budget) - 1) if budget >= 0 else 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,8 +18,11 @@ from astrarium.server.control.calls.admission import BACKLOG, TAKEN, admit
 from astrarium.server.control.calls.ticket import KeptGpu, Tensors
 from astrarium.server.control.health.bounds import scaled
 from astrarium.server.control.health.drift_watch import EVERY, FEWEST, DriftWatch
+from astrarium.server.control.plan import ModelPlan
 from astrarium.server.control.replanning import Replanner
+from astrarium.server.control.repository import unknown_lengths
 from astrarium.serving.contract import GpuSpec, Lengths, ModelSpec, Setup
+from astrarium.serving.live.messages import ModelLoaded
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.twin.native import native_setup
 from tests.support.live_fakes import Stage
@@ -62,7 +67,7 @@ def test_where_padding_changes_answers_only_equal_lengths_are_planned_together(
         setup=SETUP, begin=begun.append, accounts=SimpleNamespace(batch_listeners=[])
     )
     plan = SimpleNamespace(setup=SETUP, measured_delays=False)
-    repository = SimpleNamespace(entries=[SimpleNamespace(padding=(padding, ""))])
+    repository = SimpleNamespace(entries=[SimpleNamespace(padding=(padding, "", ""))])
     parts = [cast(Any, part) for part in (plan, coordinator, repository, None)]
     Replanner(parts[0], parts[1], parts[2], parts[3], lambda: 0).follow_drift()
     lengths = cast(Lengths, SPEC.lengths)
@@ -156,3 +161,49 @@ def test_a_text_is_weighed_when_it_has_its_tokens() -> None:
     ticket.inputs_ready = True
     stage.open_calls.inputs_made()
     assert ticket.weight == PLAIN
+
+
+TOKENS = TensorSpec("TOKENS", "INT64", (-1,))
+TYPES = TensorSpec("TYPES", "INT64", (-1,))
+FIXED = TensorSpec("FIXED", "FP32", (2,))
+IMAGE = TensorSpec("IMAGE", "FP32", (3, -1, -1), ranges=(None, (64, 512), None))
+
+
+def run_by(backend: str, plan: ModelPlan) -> ModelPlan:
+    files = {kind: dataclasses.replace(own, backend=backend) for kind, own in plan.files.items()}
+    return dataclasses.replace(plan, files=files)
+
+
+@pytest.mark.parametrize(
+    ("backend", "inputs", "said"),
+    [
+        (
+            "python",
+            (TOKENS,),
+            'input TOKENS may have any length, .* alike: .* `shape: \\["1..512"\\]`, then ',
+        ),
+        ("torch", (TOKENS, TYPES), "inputs TOKENS, TYPES .* alike and run without CUDA graphs: "),
+        ("onnx", (FIXED, IMAGE), 'input IMAGE .* `shape: \\[3, "64..512", "1..512"\\]`'),
+        ("python", (FIXED, dataclasses.replace(TOKENS, ranges=((1, 512),))), ""),
+        ("emulated", (TOKENS,), ""),
+    ],
+)
+def test_an_input_of_unknown_length_is_named_with_what_to_write(
+    backend: str, inputs: tuple[TensorSpec, ...], said: str
+) -> None:
+    plan = run_by(backend, Stage(gpus=1).plan.models[0])
+    hints = unknown_lengths(plan, inputs)
+    assert len(hints) == bool(said)
+    assert re.match(said, "".join(hints))
+    assert unknown_lengths(dataclasses.replace(plan, by_length=True), inputs) == []
+
+
+def test_an_input_of_unknown_length_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(gpus=2)
+    entry = stage.repository.entries[0]
+    entry.plan = run_by("python", entry.plan)
+    with caplog.at_level("INFO"):
+        for worker in (0, 1):
+            stage.repository.heard(worker, ModelLoaded(0, (TOKENS,), ()))
+    [record] = caplog.records
+    assert record.getMessage().endswith("then `astrarium profile FILE --write`")

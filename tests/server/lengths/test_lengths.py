@@ -120,6 +120,10 @@ def test_the_configuration_says_what_padding_does_and_the_range(server: Server) 
     parameters = json.loads(server.get("/v2/models/mean/config"))["parameters"]
     assert parameters["padding"] == {"string_value": "changes"}
     assert "padded to length" in parameters["padding_reason"]["string_value"]
+    assert parameters["padding_advice"]["string_value"] == (
+        "model mean: an input that the server fills (`mask: NAME` or `lengths: NAME`) "
+        "can tell it what padding is"
+    )
     assert parameters["shape:X"] == {"string_value": '["1..64"]'}
     for model in ("by-length", "by-mask"):
         said = json.loads(server.get(f"/v2/models/{model}/config"))

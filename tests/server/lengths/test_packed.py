@@ -128,6 +128,7 @@ def test_a_model_that_mixes_up_its_items_runs_them_one_by_one(server: Server) ->
     parameters = json.loads(server.get("/v2/models/mixed-up/config"))["parameters"]
     assert parameters["packing"] == {"string_value": "changes"}
     assert "when packed with others" in parameters["packing_reason"]["string_value"]
+    assert "a packed model must keep items apart" in parameters["packing_advice"]["string_value"]
 
 
 def test_the_config_says_that_packing_is_safe(server: Server) -> None:

@@ -16,7 +16,7 @@ from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import trial_items
 from astrarium.serving.live.worker.deviations import Positions, deviation
 from astrarium.serving.live.worker.padding import Padding
-from astrarium.serving.live.worker.padding_trial import Verdict, tried, warnings
+from astrarium.serving.live.worker.padding_trial import Verdict, advice, tried, warnings
 from astrarium.serving.live.worker.trial_items import longest_lengths
 
 X = TensorSpec("X", "FP32", (-1,))
@@ -321,7 +321,12 @@ def test_people_are_told_what_to_add() -> None:
     (masked,) = warnings(Verdict("changes", "so it was"), Padding(specs))
     assert "`mask: NAME`" not in masked
     assert "`lengths: NAME`" in masked
+    (honoured,) = warnings(
+        Verdict("changes", "so it was"), Padding(marked((X, MASK, LENGTHS), "LENGTHS", "MASK"))
+    )
+    assert honoured.endswith("so it was; its answers must not depend on what mask and lengths say is padding")
     assert warnings(Verdict("safe"), Padding((X,))) == []
+    assert advice(Verdict("safe"), Padding((X,))) == ""
 
 
 def test_an_onnx_model_is_tried_like_any_other(tmp_path: Path) -> None:

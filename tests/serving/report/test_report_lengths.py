@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from rich.table import Table
 
 from astrarium.core.level import Run
 from astrarium.run.folder import write_runs
@@ -16,7 +17,8 @@ from astrarium.serving.level import LEVEL, run
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.report.files import explain, rows, tables
 from astrarium.serving.report.summary import summarize
-from astrarium.serving.scenario import Scenario, build
+from astrarium.serving.report.tables import overview_table
+from astrarium.serving.scenario import Scenario, build, parse
 from tests.serving.scenario.texts import texts
 from tests.support.report_runs import by_hand
 
@@ -101,12 +103,50 @@ def test_tables_have_columns_where_there_are_lengths(capsys: pytest.CaptureFixtu
     assert [column.header for column in models.columns][-2:] == ["mean length", "padding"]
 
 
-def test_a_request_is_explained_with_its_length() -> None:
+def cells(table: Table) -> dict[str, list[str]]:
+    return {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
+
+
+def overview(*scenarios: Scenario) -> dict[str, list[str]]:
+    """The cells of the overview, by column."""
+    table, *_ = tables([shown(scenario) for scenario in scenarios])
+    return cells(table)
+
+
+def test_no_padding_is_said_as_it_is_of_each_model() -> None:
+    """A reader who sees no column would think that nothing is known of it."""
+    unpadded = busy(rounded=False, together="length")
+    assert overview(unpadded)["padding"] == ["0.0%"]
+    assert overview(unpadded, busy("timeout", rounded=False, together="length"))["padding"] == ["0.0%"] * 2
+
+
+def test_where_nothing_ran_nothing_is_known_of_padding() -> None:
+    nothing_ran = msgspec.structs.replace(shown(busy()).summary, padding=None)
+    assert cells(overview_table({"eager": nothing_ran}))["padding"] == ["-"]
+
+
+def test_losses_that_nobody_had_have_no_column() -> None:
+    columns = overview(texts(workload={"rate": "10/s"}))
+    assert not {"late", "dropped", "failed", "wasted"} & columns.keys()
+    assert "in time/s" in columns
+
+
+def test_a_request_is_explained_with_its_length_and_the_padding_of_its_batch() -> None:
     finished = shown(busy())
     of = finished.record.requests
     request = int(np.flatnonzero(of.length == 30)[0])
-    longest = of.length[of.batch == of.batch[request]].max()
-    assert f"Its length is 30; the longest in its batch has {longest}." in explain(finished, str(request))
+    members = of.length[of.batch == of.batch[request]].tolist()
+    explained = explain(finished, str(request))
+    assert f"Its length is 30; the longest in its batch has {max(members)}." in explained
+    padding = 1 - sum(members) / (rounded_up(max(members)) * len(members))
+    assert f"{padding:.1%} of what the batch computes is padding." in explained
+
+
+def test_a_request_without_a_length_is_explained_without_padding() -> None:
+    models = {"m": {"profile": {"alpha": "1ms", "beta": "1ms"}, "slo": "20ms"}}
+    workload = {"arrivals": "poisson", "rate": "100/s", "duration": "1s"}
+    alike = parse({"cluster": {"gpus": 1}, "models": models, "policy": "eager", "workload": workload})
+    assert not [sentence for sentence in explain(shown(alike), "0") if "padding" in sentence]
 
 
 def test_the_files_of_a_run_have_lengths(tmp_path: Any) -> None:

@@ -28,8 +28,8 @@ from tests.support.cases import run_case
 from tests.support.decisions.digests import Case, Parameters, Rows, Runs, decided, variants
 from tests.support.decisions.scenarios import EXAMPLES, SEED, one_of
 
-SERVED = ["bursty", "changing", "cold_start", "drift", "dynamic", "heterogeneous", "quickstart", "serve",
-          "trace", "zoo"]  # fmt: skip
+SERVED = ["bursty", "changing", "cold_start", "drift", "dynamic", "heterogeneous", "lengths", "quickstart",
+          "serve", "trace", "zoo"]  # fmt: skip
 
 
 def served_example(name: str, requests: int = 500) -> Scenario:
@@ -103,6 +103,49 @@ def _served(draw: Random, dynamic: bool) -> dict[str, Any]:
     return {"profile": profile, "slo": f"{slo}us", "max_batch": one_of(draw, 8, 64)}
 
 
+def random_lengths(seed: int, requests: int = 400) -> Scenario:
+    """Texts by length, images by height and width, and a model whose requests are all alike."""
+    draw = Random(f"lengths {seed}")
+    machines = draw.randint(1, 3)
+    rate = draw.randint(500, 1000) * machines
+    of_texts = {"rounded": True, "together": ("padded", "bucket", "length")[seed - 1]}
+    images = [f"{high}x{wide}" for high in (64, 256) for wide in (64, 256)]
+    models = {
+        "texts": _with_lengths(draw, [16, 64, 256], **of_texts),
+        "images": _with_lengths(draw, images),
+        "alike": _served(draw, False),
+    }
+    return parse(
+        {
+            "cluster": {"gpus": machines},
+            "models": models,
+            "policy": {"name": "eager"},
+            "workload": {
+                "arrivals": "gamma",
+                "shape": one_of(draw, 0.3, 1.0),
+                "rate": f"{rate}/s",
+                "duration": f"{requests * 1000 // rate}ms",
+                "lengths": {
+                    "texts": {"weights": {12: 5, 16: 2, 60: 3, 200: 1}},
+                    "images": {"weights": {"60x64": 5, "64x64": 3, "64x200": 2, "256x100": 1}},
+                },
+            },
+            "network": {"control": one_of(draw, "0ms", "0.1ms")},
+            "seed": seed,
+        }
+    )
+
+
+def _with_lengths(draw: Random, longest: list[Any], **more: Any) -> dict[str, Any]:
+    """A model whose batches take a launch, and more the later their longest request is in the list."""
+    beta = draw.randint(1000, 4000)
+    tables = {
+        length: {1: f"{beta + 300 * place}us", 8: f"{beta + 2500 * (1 + place)}us"}
+        for place, length in enumerate(longest)
+    }
+    return {"profile": {**more, "lengths": tables}, "slo": f"{draw.randint(30, 90)}ms", "max_batch": 8}
+
+
 def unsteady_serving() -> ServingCase:
     """GPUs that leave and come back while batches run, and take less or more than was believed."""
     gone = (
@@ -128,6 +171,13 @@ OTHER_SERVING: list[tuple[str, Parameters]] = [
     ("orloj", {"members": "own"}),
     ("shepherd", {"preempt": False}),
     ("timeout", {"timeout": "3ms", "gather": "fcfs"}),
+]
+
+
+OTHER_WITH_LENGTHS: list[tuple[str, Parameters]] = [
+    ("astrarium", {"lookahead": False}),
+    ("eager", {"batches": "alike"}),
+    ("turbo", {"trigger": "lazy"}),
 ]
 
 
@@ -182,6 +232,9 @@ def cases() -> Iterator[Case]:
     for seed in range(1, 19):
         varied = partial(serving, others=OTHER_SERVING)
         yield Case("serving", f"random-{seed}", varied, partial(random_serving, seed), seed > 6)
+    for seed in range(1, 4):  # one for each way in which texts share runs
+        varied = partial(serving, others=OTHER_WITH_LENGTHS)
+        yield Case("serving", f"by-length-{seed}", varied, partial(random_lengths, seed), seed > 1)
     yield Case("serving", "unsteady", unsteady, unsteady_serving)
     # As far as the first change of its times.
     yield Case("serving", "drift-longer", serving, partial(served_example, "drift", 4200), True)

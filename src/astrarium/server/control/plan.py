@@ -39,6 +39,7 @@ class ModelPlan:
     applications: tuple[str, ...]
     preprocess: str | Tokenization | None
     accepts: tuple[TensorSpec, ...]  # what clients send, where that is not what the model takes
+    by_length: bool = False  # its profile says what requests of each length take
 
     @property
     def backend(self) -> str:
@@ -174,4 +175,5 @@ def _model(scenario: Scenario, setup: Setup, files: Any, index: int, name: str) 
         applications=tuple(profile.applications) if isinstance(profile, Dynamic) else (),
         preprocess=model.preprocess,
         accepts=specs(model.accepts),
+        by_length=setup.models[index].lengths is not None,
     )

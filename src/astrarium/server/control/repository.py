@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from astrarium.core.errors import one_of
@@ -21,6 +21,7 @@ from astrarium.serving.live.messages import (
     ModelRefused,
     ModelUnloaded,
 )
+from astrarium.serving.live.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class Entry:
     tensors: Tensors = field(default_factory=lambda: Tensors((), ()))
     failure: str = ""  # of the last load
     lead: tuple[Time, Time] = 0, 0  # how long inputs take to reach a GPU: of one item, and of each more
-    padding: tuple[str, str] = "", ""  # whether padding is safe or changes answers, and why: `ModelLoaded`
+    padding: tuple[str, str, str] = "", "", ""  # is it safe or does it change answers, why, and what to do
     apart: str = ""  # why it is in processes of its own; empty: it is not
     refusing: str = ""  # why it is said to refuse everybody, although it is ready; it goes on taking calls
     failing: str = ""  # why it is said to fail every call, although it is loaded: it takes one now and then
@@ -77,6 +78,29 @@ class Entry:
             sizes=plan.sizes,
             packed=plan.packed,
         )
+
+
+def unknown_lengths(plan: ModelPlan, inputs: Sequence[TensorSpec]) -> list[str]:
+    """Return what to write so that requests to a model with an open input are served by their lengths.
+
+    An emulated model takes what its profile says, and times by application are not by length too.
+    """
+    unknown = [spec for spec in inputs if None in map(spec.sizes_of, spec.open_dimensions)]
+    if plan.by_length or plan.applications or plan.backend == "emulated" or not unknown:
+        return []
+    names = f"input{'s' * (len(unknown) > 1)} {', '.join(spec.name for spec in unknown)}"
+    graphs = " and run without CUDA graphs" if plan.backend == "torch" else ""
+    return [
+        f"{names} may have any length, so requests are planned as if all were alike{graphs}: say the range "
+        f"that it takes, such as `shape: [{_with_ranges(unknown[0])}]`, then `astrarium profile FILE --write`"
+    ]
+
+
+def _with_ranges(spec: TensorSpec) -> str:
+    """Return a shape as it may stand in a scenario, with a range for every open dimension."""
+    sizes = map(spec.sizes_of, range(len(spec.shape)))
+    ranges = [one or (1, 512) for one in sizes]
+    return ", ".join(str(low) if low == high else f'"{low}..{high}"' for low, high in ranges)
 
 
 class Repository:
@@ -142,7 +166,7 @@ class Repository:
                 entry.whole_at[worker] = FOREVER if news.partial else 0
                 entry.lead = lead
                 entry.tensors = Tensors(inputs, outputs, entry.plan.sizes)
-                entry.padding = news.padding, news.padding_reason
+                entry.padding = news.padding, news.padding_reason, news.padding_advice
                 self._tell(entry, news)
                 if entry.state in ("LOADING", "READY"):
                     entry.state = "READY"
@@ -163,7 +187,8 @@ class Repository:
     @staticmethod
     def _tell(entry: Entry, news: ModelLoaded) -> None:
         """Log what a backend found out, once: every GPU's worker says the same, after every start."""
-        for level, texts in ((logging.INFO, news.notes), (logging.WARNING, news.warnings)):
+        notes = (*news.notes, *unknown_lengths(entry.plan, news.inputs))
+        for level, texts in ((logging.INFO, notes), (logging.WARNING, news.warnings)):
             for text in texts:
                 if text not in entry.logged:
                     log.log(level, "model %s: %s", entry.plan.name, text)

@@ -68,10 +68,11 @@ def model_config(card: ModelCard) -> ModelConfig:
 
 
 def _padding(card: ModelCard) -> dict[str, str]:
-    """Return whether padding, or packing, is safe or changes the model's answers, and how that showed."""
-    verdict, reason = card.padding
+    """Return whether padding, or packing, is safe or changes answers, how that showed, and what to do."""
+    verdict, reason, advice = card.padding
     name = "packing" if card.packed else "padding"
-    words = {name: verdict, f"{name}_reason": reason}
+    to_do = f"model {card.name}: {advice}" if advice else ""
+    words = {name: verdict, f"{name}_reason": reason, f"{name}_advice": to_do}
     return {name: text for name, text in words.items() if text}
 
 

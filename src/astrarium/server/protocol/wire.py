@@ -131,8 +131,8 @@ class ModelConfig(Struct):
     output: list[TensorConfig]
     dynamic_batching: DynamicBatching
     model_transaction_policy: TransactionPolicy
-    # The limits of inputs, in JSON: `values:NAME`, `finite:NAME`, `shape:NAME`; `padding` (or `packing`) and
-    # its reason.
+    # The limits of inputs, in JSON: `values:NAME`, `finite:NAME`, `shape:NAME`; `padding` (or `packing`),
+    # its reason and what to do.
     parameters: dict[str, ModelParameter] = {}
 
 

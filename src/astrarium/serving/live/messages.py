@@ -160,7 +160,8 @@ class ModelLoaded(Message, frozen=True):
     they should change. `weights` are bytes, where somebody knows. A model that is `partial` serves already,
     but some of its batches take longer than they will once it is `ModelComplete`. `inputs` are those that
     clients send. `padding` is "safe" where unequal items may be padded, and "changes" where that would change
-    answers (`padding_reason`), so that the worker runs equal ones only; it is empty where nothing is open.
+    answers (`padding_reason`; `padding_advice` is what people can do), so that the worker runs equal ones
+    only; it is empty where nothing is open.
     """
 
     model: int
@@ -174,6 +175,7 @@ class ModelLoaded(Message, frozen=True):
     phases: dict[str, Time] = {}  # what loading it consisted of
     padding: str = ""
     padding_reason: str = ""
+    padding_advice: str = ""
 
 
 class ModelComplete(Message, frozen=True):

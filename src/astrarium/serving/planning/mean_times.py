@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
+from astrarium.core.arrivals import Ints
+from astrarium.core.profiles import BySize, profile_by_length
 from astrarium.core.quantities import Time
 from astrarium.serving.contract import Lengths, ModelSpec
+from astrarium.serving.report.padding import elements
 from astrarium.serving.scenario import Scenario, build
 
 
@@ -35,6 +40,37 @@ def _counts(scenario: Scenario, spec: ModelSpec) -> list[int]:
     assert spec.lengths is not None
     counts: list[int] = np.bincount(buckets, minlength=len(spec.lengths.longest)).tolist()
     return counts if any(counts) else [1] * len(counts)
+
+
+class LengthMix(msgspec.Struct, frozen=True):
+    """The lengths that a mean of times is over: theirs, and how much rounding them up adds to the work."""
+
+    mean: float
+    padding: float
+
+
+def length_mixes(scenario: Scenario) -> dict[str, LengthMix]:
+    """Return what the times of each model with lengths are means over, by name, if anybody asks for it."""
+    setup = build.setup(scenario, placed=True)
+    with_lengths = [spec for spec in setup.models if spec.lengths is not None]
+    arrivals = build.arrivals(scenario) if with_lengths else None
+    if arrivals is None:
+        return {}
+    lengths = {spec.name: arrivals.length[arrivals.model == spec.index] for spec in with_lengths}
+    return {name: _mix(scenario, name, own) for name, own in lengths.items() if len(own)}
+
+
+def _mix(scenario: Scenario, name: str, lengths: Ints) -> LengthMix:
+    import numpy as np
+
+    profile = profile_by_length(scenario.models[name].profile)
+    assert profile is not None
+    own, counts = np.unique(lengths, return_counts=True)
+    computed = np.array([profile.rounded_up(length) for length in own.tolist()])
+    if isinstance(profile, BySize):
+        own, computed = (elements(numbers, profile.grid) for numbers in (own, computed))
+    asked = int(own @ counts)
+    return LengthMix(asked / len(lengths), 1 - asked / int(computed @ counts))
 
 
 def _time(lengths: Lengths, bucket: int, size: int) -> float:

@@ -11,6 +11,7 @@ from astrarium.serving.planning import plans
 from astrarium.serving.planning.answer import PlanningAnswer
 from astrarium.serving.planning.gpu_use import GpuUse
 from astrarium.serving.planning.growth import Growth
+from astrarium.serving.planning.mean_times import length_mixes
 from astrarium.serving.planning.search import (
     Attempt,
 )
@@ -41,6 +42,7 @@ def _chosen(answer: PlanningAnswer, chosen: Attempt) -> dict[str, Any]:
         "attainment": _attainment(chosen),
         "plan": plans.plain(chosen.plan, problem),
         "placement": [_gpu(use, problem) for use in chosen.uses],
+        "lengths": msgspec.to_builtins(length_mixes(answer.scenario)),
         "growth": _growth(answer.growth, problem),
         "path": answer.path,
         "alone": {

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from astrarium.core.quantities import counted
+from astrarium.serving.planning.mean_times import length_mixes
 
 if TYPE_CHECKING:
     from astrarium.serving.planning.answer import PlanningAnswer
@@ -80,6 +81,16 @@ def missing_lines(attempt: Attempt) -> Iterator[str]:
         model = attempt.problem.models[index]
         reason = f"It would take: {why}" if model.rate else "Nobody asks for it."
         yield f"{model.name} has no replica. {reason}"
+
+
+def length_lines(answer: PlanningAnswer) -> Iterator[str]:
+    """Say which lengths a plan counts with; its times are means over them."""
+    for name, mix in length_mixes(answer.scenario).items():
+        padding = f"{mix.padding:.1%} of that work is padding" if mix.padding else "without padding"
+        yield (
+            f"{name}: a batch takes the mean over the lengths of the workload ({mix.mean:,.1f} on average), "
+            f"each batch of like lengths; {padding}"
+        )
 
 
 def growth_line(answer: PlanningAnswer, attempt: Attempt) -> str:

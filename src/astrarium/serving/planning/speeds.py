@@ -17,8 +17,14 @@ class Speeds:
         return len(self._tables) > 1
 
     def part(self, gpu: int, model: int, size: int) -> float:
-        """Return a batch's time on a GPU as a part of that on the slowest kind."""
-        return self._tables[self._kinds[gpu]][model][size] / max(1, self._slowest[model][size])
+        """Return a batch's time on a GPU as a part of that on the slowest kind.
+
+        Tables are of the longest requests. Short ones may run in larger batches, which count as the largest
+        of these.
+        """
+        slowest = self._slowest[model]
+        known = min(size, len(slowest) - 2)
+        return self._tables[self._kinds[gpu]][model][known] / max(1, slowest[known])
 
     def work(self, problem: Problem, gpu: PlacementGpu) -> float:
         """Return the whole load's time on a GPU as a part of that on the slowest kind."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 from astrarium.serving.planning.sentences import (
     growth_line,
     headline,
+    length_lines,
     missing_lines,
     path_line,
     rivals_missing,
@@ -36,7 +37,7 @@ def shown(answer: PlanningAnswer) -> list[Any]:
     chosen = answer.chosen
     if chosen is not None:
         parts += [placement_table(chosen.uses, chosen.problem)]
-        parts += [models_table(answer, chosen), *missing_lines(chosen)]
+        parts += [*length_lines(answer), models_table(answer, chosen), *missing_lines(chosen)]
         parts += [growth_line(answer, chosen), path_line(answer), tried_line(answer)]
         parts += [against_table(answer)] if answer.rivals else []
         parts += rivals_missing(answer)

@@ -121,6 +121,7 @@ def explain(run: Run[Scenario, ServingRecord], item: str) -> list[str]:
         with_others = f"in batch {batch}, of {ran.size[batch]}, on GPU {ran.gpu[batch]}"
         sentences.append(f"It leaves at {_ms(ran.dispatched[batch])} {with_others}.")
         sentences.append(f"The batch runs from {_ms(ran.started[batch])} to {_ms(ran.finished[batch])}.")
+        sentences += _of_padding(record, batch)
     outcome = Outcome(int(of.outcome[request]))
     why = f": {record.reasons[of.reason[request]]}" if outcome is Outcome.DROPPED else ""
     took = _ms(of.done[request] - of.arrival[request])
@@ -139,6 +140,17 @@ def _of_length(record: ServingRecord, request: int) -> str:
         return f"{length}."
     longest = of.length[of.batch == of.batch[request]].max()
     return f"{length}; the longest in its batch has {longest}."
+
+
+def _of_padding(record: ServingRecord, batch: int) -> list[str]:
+    """Say how much of a batch is padding, where its model has lengths."""
+    import numpy as np
+
+    from astrarium.serving.report.padding import work_of
+
+    spec = record.setup.models[record.batches.model[batch]]
+    padding = work_of(record, np.flatnonzero(record.requests.batch == batch), spec).padding
+    return [] if padding is None else [f"{padding:.1%} of what the batch computes is padding."]
 
 
 def _ms(time: int) -> str:

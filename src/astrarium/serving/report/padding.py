@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from astrarium.core.size_grid import SizeGrid
 from astrarium.serving.contract import Lengths, ModelSpec
 from astrarium.serving.ledger import Fate
 from astrarium.serving.record import Ints, ServingRecord
@@ -39,10 +40,12 @@ def work(record: ServingRecord, measured: Ints) -> list[Work]:
     counts[-1] = False
     ran = np.flatnonzero(counts[requests.batch])
     model = requests.model[ran]
-    return [
-        Work() if spec.lengths is None else _work(record, ran[model == spec.index], spec, spec.lengths)
-        for spec in record.setup.models
-    ]
+    return [work_of(record, ran[model == spec.index], spec) for spec in record.setup.models]
+
+
+def work_of(record: ServingRecord, ran: Ints, spec: ModelSpec) -> Work:
+    """Return the work of requests to one model that ran."""
+    return Work() if spec.lengths is None else _work(record, ran, spec, spec.lengths)
 
 
 def extents(record: ServingRecord) -> Ints:
@@ -51,11 +54,15 @@ def extents(record: ServingRecord) -> Ints:
     for spec in record.setup.models:
         if (grid := record.grids.get(spec.name)) is not None:
             mine = record.requests.model == spec.index
-            numbers, places = np.unique(extent[mine], return_inverse=True)
-            extent[mine] = np.array([prod(grid.shape(number)) for number in numbers.tolist()], np.int64)[
-                places
-            ]
+            extent[mine] = elements(extent[mine], grid)
     return extent
+
+
+def elements(numbers: Ints, grid: SizeGrid) -> Ints:
+    """Return how many elements the shapes with these numbers have."""
+    distinct, places = np.unique(numbers, return_inverse=True)
+    counts: Ints = np.array([prod(grid.shape(number)) for number in distinct.tolist()], np.int64)[places]
+    return counts
 
 
 def _work(record: ServingRecord, ran: Ints, spec: ModelSpec, lengths: Lengths) -> Work:

@@ -20,14 +20,19 @@ def overview_table(summaries: Mapping[str, Summary]) -> Table:
     Losses that no run had get no column, so that the table fits a narrow terminal more often.
     """
     rows = [_overview_cells(summary) for summary in summaries.values()]
-    names = [name for name in rows[0] if not all(row[name] in _NOTHING for row in rows)]
+    names = [name for name in rows[0] if not all(row[name] in _says_nothing(name) for row in rows)]
     table = plain_table("policy", *names)
     for label, row in zip(summaries, rows, strict=True):
         table.add_row(label, *(row[name] for name in names))
     return table
 
 
-_NOTHING = ("", "0", "0.0%")
+_LOSSES = ("late", "dropped", "failed", "wasted")
+
+
+def _says_nothing(name: str) -> tuple[str, ...]:
+    """Return the cells of a column that say nothing: no loss is one, no padding is good to know."""
+    return ("", "0", "0.0%") if name in _LOSSES else ("",)
 
 
 def _overview_cells(s: Summary) -> dict[str, str | Text]:
@@ -37,7 +42,7 @@ def _overview_cells(s: Summary) -> dict[str, str | Text]:
         "attained": goal(s.attainment),
         "worst model": goal(s.worst.attainment) if s.worst and len(s.models) > 1 else "",
         "mean batch": _mean_batch(s),
-        "padding": "" if s.padding is None else f"{s.padding:.1%}",
+        "padding": _padding(s.padding) if _has_lengths(s) else "",
         "late": f"{s.outcomes.late:,}",
         "dropped": f"{s.outcomes.dropped:,}",
         "failed": f"{s.outcomes.failed:,}",
@@ -49,7 +54,7 @@ def _overview_cells(s: Summary) -> dict[str, str | Text]:
 
 def model_table(summary: Summary) -> Table:
     """Return a row for each model, worst first; only the worst if there are very many."""
-    of_lengths = _LENGTHS if any(one.mean_length for one in summary.models.values()) else ()
+    of_lengths = _LENGTHS if _has_lengths(summary) else ()
     table = plain_table("model", "SLO ms", "offered/s", "attained", "p50 ms", "p99 ms", "mean batch",
                    "late", "dropped", *of_lengths)  # fmt: skip
     models = sorted(summary.models.items(), key=_worst_first)
@@ -75,7 +80,16 @@ _LENGTHS = ("mean length", "padding")
 
 
 def _length_cells(model: ModelSummary) -> tuple[str, str]:
-    return number(model.mean_length), "-" if model.padding is None else f"{model.padding:.1%}"
+    return number(model.mean_length), _padding(model.padding)
+
+
+def _has_lengths(summary: Summary) -> bool:
+    return any(model.mean_length for model in summary.models.values())
+
+
+def _padding(share: float | None) -> str:
+    """Return a cell that says what is padding; nothing may have run."""
+    return "-" if share is None else f"{share:.1%}"
 
 
 def _worst_first(named: tuple[str, ModelSummary]) -> tuple[float, str]:

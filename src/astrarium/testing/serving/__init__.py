@@ -26,7 +26,7 @@ from astrarium.serving.world import ServingWorld
 from astrarium.testing.checks import ensure, same
 from astrarium.testing.conformance import BOUNDED, PolicyConformance
 from astrarium.testing.played import UNKNOWN, Ending, Timed
-from astrarium.testing.serving.audit import audit
+from astrarium.testing.serving.audit import Sent, audit
 from astrarium.testing.serving.cases import (
     Case,
     Run,
@@ -37,7 +37,7 @@ from astrarium.testing.serving.cases import (
     with_truth,
 )
 from astrarium.testing.serving.outcomes import all_in_time, batches, endings, first_batch, members, outcomes
-from astrarium.testing.serving.strategies import cases, gpu_changes, networks
+from astrarium.testing.serving.strategies import WITH_LENGTHS, cases, gpu_changes, networks
 
 SHIFT: Time = 600 * SECOND  # a multiple of every bin, cycle or epoch a policy is likely to count time in
 
@@ -46,6 +46,7 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
     level = LEVEL
     drops_hopeless = True  # under exact estimates it would rather drop a request than answer it late
     answers_lone_requests = True  # a request with nobody else around is answered in time
+    knows_lengths = True  # it plans with all runs of a batch of unequal lengths, also where these run apart
     relabels = True  # the order in which models are listed does not matter (but for ties)
     shifts = True  # it does not matter when the day starts
     scales = False  # it holds no duration of its own: twice as slow a world gets the same decisions
@@ -99,10 +100,18 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
 
     def examine(self, played: Run) -> None:
         super().examine(played)
-        audit(played)
-        if self.drops_hopeless and played.case.truth is None:
+        sent = audit(played).sent
+        if played.case.truth is None and self._keeps_deadlines(played.case, sent):
             late = [r for r, outcome in enumerate(played.state.ledger.outcome) if outcome == Outcome.LATE]
             ensure(not late, f"requests {late} were answered late, although every estimate was exact")
+
+    def _keeps_deadlines(self, case: Case, sent: Iterable[Sent]) -> bool:
+        """Whether nothing is to be late, as no batch takes longer than the policy can know."""
+        if self.knows_lengths:
+            return self.drops_hopeless
+        batches = [(case.setup.models[batch.requests[0].model], batch.requests) for batch in sent]
+        known = all(model.takes(members) <= model.latency[len(members)] for model, members in batches)
+        return self.drops_hopeless and known
 
     # what every policy keeps, in worlds of all kinds
 
@@ -114,6 +123,11 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
     @BOUNDED
     @given(case=cases(own_deadlines=True))
     def test_deadlines_may_come_out_of_order(self, case: Case) -> None:
+        self.observe(case)
+
+    @BOUNDED
+    @given(case=cases(lengths=WITH_LENGTHS, together=("bucket", "length")))
+    def test_a_batch_of_unequal_lengths_may_be_several_runs(self, case: Case) -> None:
         self.observe(case)
 
     @BOUNDED
@@ -135,7 +149,7 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
     @given(case=cases(), percents=st.lists(st.integers(30, 100), min_size=1, max_size=5))
     def test_faster_than_estimated_is_never_late(self, case: Case, percents: list[int]) -> None:
         run = self.observe(with_truth(case, percents))
-        if self.drops_hopeless:
+        if self._keeps_deadlines(case, audit(run).sent):
             ensure(Outcome.LATE not in run.state.ledger.outcome, "late, although every batch was early")
 
     # symmetry

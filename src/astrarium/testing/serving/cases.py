@@ -11,9 +11,9 @@ from msgspec.structs import replace as altered
 
 from astrarium.core.quantities import FOREVER, MICROSECOND, Time
 from astrarium.serving import contract
-from astrarium.serving.contract import ModelSpec, Network, Request, Setup
+from astrarium.serving.contract import ModelSpec, Network, Request, Setup, Together
 from astrarium.serving.state import Batch, ServingState
-from astrarium.serving.world import TableTruth, Truth
+from astrarium.serving.world import Truth
 from astrarium.testing.played import Played
 
 GpuChange = contract.GpuJoined | contract.GpuLeft
@@ -66,13 +66,9 @@ class EstimatedTruth:
 
     def __init__(self, setup: Setup) -> None:
         self._models = setup.models
-        self._tables = TableTruth.of(setup)
 
     def execution(self, batch: Batch) -> Time:
-        lengths = self._models[batch.model].lengths
-        if lengths is None:
-            return self._tables.execution(batch)
-        return sum(lengths.latency[bucket][size] for size, bucket in lengths.runs(batch.requests))
+        return self._models[batch.model].takes(batch.requests)
 
 
 Run: TypeAlias = Played[Case, ServingState]
@@ -86,7 +82,7 @@ def linear_model(
     return ModelSpec(index, name or f"model{index}", slo, table)
 
 
-def with_lengths(model: ModelSpec, longest: Sequence[int]) -> ModelSpec:
+def with_lengths(model: ModelSpec, longest: Sequence[int], together: Together = "padded") -> ModelSpec:
     """The model with requests of unequal length: its table is that of the longest, and in proportion to their
     length shorter ones take less than that, down to a third of what one request takes."""
     least = model.latency[1] // 3
@@ -97,7 +93,7 @@ def with_lengths(model: ModelSpec, longest: Sequence[int]) -> ModelSpec:
         )
         for length in longest
     ]
-    return altered(model, lengths=contract.Lengths(tuple(longest), tuple(tables)))
+    return altered(model, lengths=contract.Lengths(tuple(longest), tuple(tables), together))
 
 
 def cluster(models: Iterable[ModelSpec], gpus: int, network: Network | None = None, cost: Time = 0) -> Setup:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import strategies as st
 
 from astrarium.core.quantities import MICROSECOND, MILLISECOND, Time
 from astrarium.core.random_streams import stream
-from astrarium.serving.contract import GpuJoined, GpuLeft, ModelSpec, Network, Request, Setup
+from astrarium.serving.contract import GpuJoined, GpuLeft, ModelSpec, Network, Request, Setup, Together
 from astrarium.testing.serving.cases import (
     Case,
     cluster,
@@ -18,7 +19,9 @@ from astrarium.testing.serving.cases import (
 )
 
 NO_DELAY = Network()
-LONGEST = ((), (), (), (16, 64, 256), (8, 512))  # of the buckets of a model with lengths; mostly it has none
+WITH_LENGTHS = ((16, 64, 256), (8, 512))  # the longest of each bucket
+MOSTLY_NONE = ((), (), (), *WITH_LENGTHS)
+TOGETHER: tuple[Together, ...] = get_args(Together)
 
 
 def durations(low: Time, high: Time) -> st.SearchStrategy[Time]:
@@ -27,15 +30,20 @@ def durations(low: Time, high: Time) -> st.SearchStrategy[Time]:
 
 
 @st.composite
-def models(draw: st.DrawFn, index: int = 0) -> ModelSpec:
+def models(
+    draw: st.DrawFn,
+    index: int = 0,
+    lengths: Sequence[tuple[int, ...]] = MOSTLY_NONE,
+    together: Sequence[Together] = TOGETHER,
+) -> ModelSpec:
     """A linear profile, with an SLO from hardly-enough-for-one to room for several batches."""
     alpha = draw(durations(200 * MICROSECOND, 4 * MILLISECOND))
     beta = draw(durations(500 * MICROSECOND, 12 * MILLISECOND))
     max_batch = draw(st.integers(1, 16))
     slo = draw(durations((alpha + beta) * 5 // 4, (alpha * 16 + beta) * 3))
     model = linear_model(alpha, beta, slo, max_batch, index)
-    longest = draw(st.sampled_from(LONGEST))
-    return with_lengths(model, longest) if longest else model
+    longest = draw(st.sampled_from(lengths))
+    return with_lengths(model, longest, draw(st.sampled_from(together))) if longest else model
 
 
 @st.composite
@@ -48,12 +56,15 @@ def networks(draw: st.DrawFn) -> Network:
 @st.composite
 def setups(
     draw: st.DrawFn,
+    /,
     max_models: int = 4,
     max_gpus: int = 4,
     min_models: int = 1,
     delays: st.SearchStrategy[Network] | None = None,
+    **of_models: Any,
 ) -> Setup:
-    drawn = [draw(models(index)) for index in range(draw(st.integers(min_models, max_models)))]
+    """Models on GPUs; *of_models* are what `models` takes."""
+    drawn = [draw(models(index, **of_models)) for index in range(draw(st.integers(min_models, max_models)))]
     gpus = draw(st.integers(1, max_gpus))
     network = draw(delays if delays is not None else st.one_of(st.just(NO_DELAY), networks()))
     return cluster(drawn, gpus, network, draw(durations(0, 2 * MILLISECOND)))

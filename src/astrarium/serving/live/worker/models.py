@@ -211,6 +211,7 @@ def _loaded(number: int, ready: _ReadyModel) -> messages.ModelLoaded:
     reported["warnings"] = (*reported.get("warnings", ()), *padding_trial.warnings(verdict, ready.padding))
     tensors = ready.padding.sent, tuple(model.outputs)
     reported["padding"], reported["padding_reason"] = verdict
+    reported["padding_advice"] = padding_trial.advice(verdict, ready.padding)
     return messages.ModelLoaded(number, *tensors, ready.lead, phases=whole, **reported)
 
 

@@ -54,16 +54,23 @@ def warnings(verdict: Verdict, padding: Padding) -> list[str]:
     """Return what to tell people whose model is slower than it could be."""
     if verdict.padding != "changes":
         return []
+    consequence = "padding changes its answers, so only requests of equal lengths run together"
+    if padding.is_packed:
+        consequence = "in company its answers change, so requests run one by one"
+    return [f"{consequence}: {verdict.reason}; {advice(verdict, padding)}"]
+
+
+def advice(verdict: Verdict, padding: Padding) -> str:
+    """Return what would let unequal items run together; it is empty where they do."""
+    if verdict.padding != "changes":
+        return ""
+    if padding.is_packed:
+        return "a packed model must keep items apart, at the offsets (or by the lengths) that it is given"
     kinds = {spec.fill.kind for spec in padding.inputs if spec.fill is not None}
     missing = [f"`{kind}: NAME`" for kind in ("mask", "lengths") if kind not in kinds]
-    advice = f"; an input that the server fills ({' or '.join(missing)}) can tell it what padding is"
-    together = "only requests of equal lengths run together"
-    if padding.is_packed:
-        return [f"in company its answers change, so requests run one by one: {verdict.reason}; {_KEPT_APART}"]
-    return [f"padding changes its answers, so {together}: {verdict.reason}{advice if missing else ''}"]
-
-
-_KEPT_APART = "a packed model must keep items apart, at the offsets (or by the lengths) that it is given"
+    if not missing:
+        return "its answers must not depend on what mask and lengths say is padding"
+    return f"an input that the server fills ({' or '.join(missing)}) can tell it what padding is"
 
 
 class _Changes(Exception):
