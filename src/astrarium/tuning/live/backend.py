@@ -24,7 +24,8 @@ class Checkpoint(NamedTuple):
 
 class Work(msgspec.Struct, frozen=True):
     """The backend is to train a candidate at a place, from a checkpoint (None: from nothing) until it has
-    *total* iterations. A trial that goes on is a new run; news of the run carries the number *run*."""
+    *total* iterations. A trial that goes on is a new run; news of the run carries the number *run*. *best* is
+    the best value that the candidate has reported until then."""
 
     trial: int
     run: int
@@ -33,6 +34,7 @@ class Work(msgspec.Struct, frozen=True):
     place: Place
     total: int
     start: Checkpoint | None = None
+    best: float | None = None
 
 
 class Iterated(msgspec.Struct, frozen=True, tag=True):

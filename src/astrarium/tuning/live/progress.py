@@ -8,10 +8,10 @@ from typing import Any, Self
 
 from astrarium.tuning.live.loop.live_tuning import LiveTuning
 from astrarium.tuning.report.tables import LINE, configuration, last_line
-from astrarium.tuning.samplers import Standing
 from astrarium.tuning.state import Outcome
 
 SELDOM = 10.0  # seconds between lines of a log
+OFTEN = 1.0  # seconds between lines that tell of another best candidate, at least
 MOST_FAILURES = 5  # that are printed one by one
 
 
@@ -25,7 +25,8 @@ class SearchProgress:
         self._label = label
         self._due = 0.0
         self._began: float | None = None  # when the first step was over: processes take a while to come up
-        self._best = 0  # better candidates that were printed
+        self._best: int | None = None  # the candidate that was printed as the best
+        self._best_due = 0.0
         self._failed = 0  # failed candidates that were printed
         self._console: Any = None
 
@@ -43,12 +44,7 @@ class SearchProgress:
             self._begin()
         seconds = now - self._began
         self._tell_failures(live, seconds)
-        for best in live.session.best[self._best :]:
-            values = live.session.candidates[best.candidate].configuration.values
-            self._print(
-                f"{seconds:8.1f}s  best {best.value:.5g}, candidate {best.candidate}: {configuration(values)}"
-            )
-        self._best = len(live.session.best)
+        self._tell_best(live, seconds)
         if self._console is not None:
             self._console.update(f"{self._label}: {seconds:.0f} s, {status(live)}")
         elif seconds >= self._due:
@@ -63,17 +59,23 @@ class SearchProgress:
             self._console = Console(stderr=True).status(self._label)
             self._console.start()
 
+    def _tell_best(self, live: LiveTuning, seconds: float) -> None:
+        """Print the best when it is another candidate: one that gets better shows in the status."""
+        if not live.session.best or live.session.best[-1].candidate == self._best:
+            return
+        if seconds < self._best_due and not live.over:
+            return
+        self._best_due = seconds + OFTEN
+        best = live.session.best[-1]
+        values = configuration(live.session.candidates[best.candidate].configuration.values)
+        self._print(f"{seconds:8.1f}s  best {best.value:.5g}, candidate {best.candidate}: {values}")
+        self._best = best.candidate
+
     def _tell_failures(self, live: LiveTuning, seconds: float) -> None:
         """Print the first few failures: whoever watches may want to stop, and mend something."""
-        failed = [
-            candidate
-            for candidate in live.session.candidates.values()
-            if candidate.standing is Standing.FAILED
-        ]
-        for candidate in failed[self._failed : MOST_FAILURES]:
-            self._print(
-                f"{seconds:8.1f}s  candidate {candidate.number} failed: {last_line(candidate.reason, LINE)}"
-            )
+        failed = list(live.session.failed.items())
+        for number, reason in failed[self._failed : MOST_FAILURES]:
+            self._print(f"{seconds:8.1f}s  candidate {number} failed: {last_line(reason, LINE)}")
         self._failed = len(failed)
 
     def _print(self, text: str) -> None:

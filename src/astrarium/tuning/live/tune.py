@@ -112,8 +112,7 @@ def trained(
 
     if gpus is not None and not isinstance(gpus, int):
         raise InputError("gpus", gpus, "how many: a Ray cluster says which")
-    ray_settings = {"folder": spec.folder, "seed": spec.seed, **settings}
-    return run_with(spec, lambda: RayTrialBackend(build, gpus, kind, **ray_settings))
+    return run_with(spec, lambda: RayTrialBackend(build, gpus, kind, **spec.of_backend, **settings))
 
 
 def _search(wanted: Any) -> Choice | Search:

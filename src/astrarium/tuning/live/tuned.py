@@ -17,6 +17,7 @@ from astrarium.run.results import Run
 from astrarium.run.rows import Table
 from astrarium.tuning.level import LEVEL
 from astrarium.tuning.live.backend import Checkpoint
+from astrarium.tuning.live.checkpoints import Checkpoints
 from astrarium.tuning.live.checkpoints import path as checkpoint_path
 from astrarium.tuning.live.run.spec import SearchSpec
 from astrarium.tuning.record import TuningRecord
@@ -31,6 +32,8 @@ class Best:
 
     The checkpoint is a file where a folder was given: `torch.load(file)["state"]` is what the training saved,
     if that is tensors and plain values. Other objects need `weights_only=False`, which runs code of the file.
+    It is of the iteration of the best value (*checkpoint_iterations* says of which), unless that was not
+    saved: `live={"keep": "last"}`, or saving takes long.
     """
 
     candidate: int
@@ -38,6 +41,7 @@ class Best:
     value: float
     iterations: int
     checkpoint: Path | None
+    checkpoint_iterations: int | None = None
 
 
 class Tuned(Run):
@@ -52,12 +56,13 @@ class Tuned(Run):
         """The best candidate; a search without any value has none, and says why."""
         best = self.summary.best
         if best is None:
-            reasons = [candidate.reason for candidate in self.summary.by_candidate if candidate.reason]
-            raise InputError(
-                "best", None, f"a candidate with a value: {self.over} ({'; '.join(reasons[:3])})"
-            )
+            all_reasons = dict.fromkeys(candidate.reason for candidate in self.summary.by_candidate)
+            reasons = [reason for reason in all_reasons if reason and reason != self.over]
+            why = f"{self.over} ({'; '.join(reasons[:3])})" if reasons else self.over
+            raise InputError("best", None, f"a candidate that has reported a value: {why}")
         file = None if best.checkpoint is None else Path(best.checkpoint)
-        return Best(best.candidate, dict(best.configuration), best.value, best.iterations, file)
+        values = dict(best.configuration)
+        return Best(best.candidate, values, best.value, best.iterations, file, best.checkpoint_iterations)
 
     @property
     def over(self) -> str:
@@ -91,7 +96,11 @@ def finished(record: TuningRecord, spec: SearchSpec, engine: str) -> Tuned:
     summary = summarize(record, spec.goal, spec.target)
     return Tuned(
         CoreRun(
-            LEVEL, _scenario(record, spec, engine), spec.label, record, with_checkpoint(summary, spec.folder)
+            LEVEL,
+            _scenario(record, spec, engine),
+            spec.label,
+            record,
+            with_checkpoint(summary, record, spec.folder),
         )
     )
 
@@ -101,13 +110,21 @@ def _config(configurations: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
     return {f"config.{name}": [configuration.get(name) for configuration in configurations] for name in names}
 
 
-def with_checkpoint(summary: TuningSummary, folder: Path | None) -> TuningSummary:
-    """Return the summary with the file in which the best candidate's state is kept."""
+def with_checkpoint(summary: TuningSummary, record: TuningRecord, folder: Path | None) -> TuningSummary:
+    """Return the summary with the file in which the best candidate's best state is kept."""
     if summary.best is None or folder is None:
         return summary
     best = summary.best
-    file = checkpoint_path(folder / "checkpoints", Checkpoint(best.candidate, best.iterations))
-    kept = msgspec.structs.replace(best, checkpoint=str(file) if file.is_file() else None)
+    curve = next(one.curve for one in record.candidates if one.number == best.candidate)
+    checkpoints = Checkpoints(folder / "checkpoints")
+    saved = set(checkpoints.kept(best.candidate))
+    scores = [score for score in curve if score.iterations in saved]
+    if not scores:
+        return summary
+    sign = 1 if summary.goal == "min" else -1
+    at = min(scores, key=lambda score: sign * score.value).iterations
+    file = checkpoint_path(checkpoints.folder, Checkpoint(best.candidate, at))
+    kept = msgspec.structs.replace(best, checkpoint=str(file), checkpoint_iterations=at)
     return msgspec.structs.replace(summary, best=kept)
 
 

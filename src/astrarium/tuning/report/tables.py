@@ -29,6 +29,8 @@ def best_line(summary: TuningSummary, whose: str = "") -> Text:
     number = f"candidate {best.candidate}" + (f" of {whose}" if whose else "")
     text = f"best: {_value(best.value)} after {counted(best.iterations, 'iteration')}, {number}: "
     where = "" if best.checkpoint is None else f"\nits checkpoint: {best.checkpoint}"
+    if best.checkpoint is not None and best.checkpoint_iterations != best.iterations:
+        where += f", after {counted(best.checkpoint_iterations or 0, 'iteration')}"
     return as_it_is(text + configuration(best.configuration) + where, no_wrap=True)
 
 

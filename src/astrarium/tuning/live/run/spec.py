@@ -39,6 +39,11 @@ class SearchSpec:
     limits: LiveLimits | None = None
 
     @property
+    def of_backend(self) -> dict[str, Any]:
+        """Return what a trial backend must know of the search."""
+        return {"folder": self.folder, "seed": self.seed, "goal": self.goal, "target": self.target}
+
+    @property
     def label(self) -> str:
         """Return the policy's name as reports show it."""
         return self.policy.label if isinstance(self.policy, Choice) else type(self.policy).__name__

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from time import monotonic, monotonic_ns
 from typing import Any, cast
@@ -27,6 +28,9 @@ from astrarium.tuning.live.training.workers import Build, ClosableTraining, Trai
 LONGEST = timedelta(minutes=30)  # that one member may be ahead of another
 MOST = 2000  # letters of an error that are reported
 NEEDED = ("step", "save", "load")
+# Saving a candidate that gets better and better may take so much of the time of its run, and so many seconds.
+SAVING_SHARE = 0.1
+SAVING_SECONDS = 1.0
 
 
 class Dropped(BaseException):
@@ -50,6 +54,9 @@ class GangMember:
         self._value: float | None = None
         self._saved = self.work.start  # the newest checkpoint that is its own or that it began with
         self._saved_at = monotonic()
+        self._began = monotonic()
+        self._saving_took = 0.0  # seconds, in all
+        self._best: float | None = None  # the best value of which this run has saved the state
         self._held: Any = None
 
     @property
@@ -141,8 +148,9 @@ class GangMember:
         while self._one_more():
             self._step(training)
             if self.begin.rank == 0 and monotonic() - self._saved_at > self.begin.every:
+                best = self._is_best
                 self._save(training)
-                self._tell(Saved(*self.key, self._done))
+                self._tell(Saved(*self.key, self._done, best))
         if self.dropped:
             raise Dropped
         if self.begin.rank == 0:
@@ -168,13 +176,42 @@ class GangMember:
         self._done += 1
         if self.begin.rank == 0:
             took = monotonic_ns() - began
+            self._save_best(training)  # first: a target that is reached with it ends the search
             sharers = float(self.work.place.parts) if self._setup.emulated is not None else None
             self._tell(Iterated(*self.key, self._done, took, self._value, sharers))
+
+    def _save_best(self, training: Training) -> None:
+        """Save a candidate that is worth more than whenever it was saved, unless that took too long so far;
+        one that is good enough to end the search is saved in any case."""
+        if self._setup.keep == "last" or not self._is_best:
+            return
+        most = SAVING_SECONDS + SAVING_SHARE * (monotonic() - self._began)
+        if self._saving_took < most or self._reaches(self._setup.target):
+            self._save(training)
+            self._tell(Saved(*self.key, self._done, best=True))
+
+    def _reaches(self, target: float | None) -> bool:
+        if target is None or self._value is None:
+            return False
+        return self._value <= target if self._setup.goal == "min" else self._value >= target
+
+    @property
+    def _is_best(self) -> bool:
+        if self._value is None or not isfinite(self._value):
+            return False
+        sign = 1 if self._setup.goal == "min" else -1
+        if self._best is not None:
+            return sign * self._value < sign * self._best
+        # of an equal one that was reported before, the process may have been lost before it was saved
+        return self.work.best is None or sign * self._value <= sign * self.work.best
 
     def _save(self, training: Training) -> None:
         checkpoint = Checkpoint(self.work.candidate, self._done)
         if self._saved != checkpoint:
+            began = monotonic()
             write(Path(self.begin.folder), checkpoint, training.save())
+            self._saving_took += monotonic() - began
+            self._best = self._value if self._is_best else self._best
         self._saved = checkpoint
         self._saved_at = monotonic()
 
