@@ -7,6 +7,7 @@ Where a name will do an object will, and the other way round: `search=Hyperband(
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from astrarium.core.registry import Registry
 from astrarium.tuning.live.live_options import Live, backend_settings, live_options
 from astrarium.tuning.live.progress import SearchProgress
 from astrarium.tuning.live.run.search import run_local, run_with
-from astrarium.tuning.live.run.spec import OnStep, SearchSpec, limits_of
+from astrarium.tuning.live.run.spec import OnStep, SearchSpec, bounded_spread, limits_of
+from astrarium.tuning.live.training.forms import of_one_gpu
 from astrarium.tuning.live.training.workers import Build, Emulated
 from astrarium.tuning.live.tuned import Tuned, finished
 from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH, TuningPolicy, searches, tuning_policies
@@ -50,8 +52,10 @@ def tune(
 ) -> Tuned:
     """Tune hyperparameters: candidates of a *space* train on the GPUs there are, packed, spread and moved.
 
-    *objective* makes a `Training` of a candidate's values and its `Workers`; it may be named,
-    "file.py:function". *space* has for each name a range (`low`, `high`, `log`, `whole`) or `options`.
+    *objective* makes a `Training` of a candidate's values and its `Workers`. A function or class of values
+    alone will do, too: one that makes a training, that calls `astrarium.report(value)` after each iteration,
+    that yields values, or that returns one. It may be named, "file.py:function". *space* has for each name a
+    range, (low, high) or {low, high, log, whole}, or a list of options.
     *search* says who trains for how long, *policy* where: names, specs, mappings, or objects such as
     `Hyperband(iterations=27)` and `DynamicFluid(packed=2)` of `astrarium.tuning`. *gpus*: so many, or these;
     all of this machine unless given.
@@ -68,6 +72,8 @@ def tune(
     """
     own = {"space": space, "sampler": sampler, "goal": goal, "target": target, "seed": seed, "resume": resume}
     spec = specified(search, policy, longest, folder, progress, **own)
+    if of_one_gpu(objective):
+        spec = replace(spec, policy=bounded_spread(spec.policy, 1))
     record = trained(objective, spec, engine, live, gpus, emulated)
     return finished(record, spec, engine)
 

@@ -16,18 +16,18 @@ from functools import cache
 from math import isfinite
 from pathlib import Path
 from time import monotonic, monotonic_ns
-from typing import Any, cast
+from typing import Any
 
 from astrarium.core.random_streams import stream
 from astrarium.tuning.live.backend import Checkpoint, Ending, Iterated
 from astrarium.tuning.live.checkpoints import read, write
 from astrarium.tuning.live.random_states import seed_all
 from astrarium.tuning.live.slots.messages import Begin, MemberEnded, Message, Noted, Saved, SlotSetup
+from astrarium.tuning.live.training.forms import training_of
 from astrarium.tuning.live.training.workers import Build, ClosableTraining, Training, Workers
 
 LONGEST = timedelta(minutes=30)  # that one member may be ahead of another
 MOST = 2000  # letters of an error that are reported
-NEEDED = ("step", "save", "load")
 # Saving a candidate that gets better and better may take so much of the time of its run, and so many seconds.
 SAVING_SHARE = 0.1
 SAVING_SECONDS = 1.0
@@ -126,7 +126,7 @@ class GangMember:
         if not self._setup.lanes:  # runs in lanes share the generators
             seed_all(workers.seed)
         with self._theirs():
-            training = _checked(build()(dict(self.work.values), workers))
+            training = training_of(build(), dict(self.work.values), workers)
         if self.work.start is not None:
             with self._theirs():
                 training.load(read(Path(self.begin.folder), self.work.start))
@@ -229,14 +229,6 @@ class GangMember:
     def _ended(self, ending: Ending, error: str = "", trouble: bool = False) -> MemberEnded:
         saved = self._saved.iterations if self._saved is not None else 0
         return MemberEnded(*self.key, self.begin.rank, ending, saved, self._value, error, trouble)
-
-
-def _checked(training: Any) -> Training:
-    missing = [name for name in NEEDED if not callable(getattr(training, name, None))]
-    if missing:
-        needed = f"build must return a training, which has {', '.join(NEEDED)}"
-        raise TypeError(f"{needed}; {type(training).__name__} has no {', no '.join(missing)}")
-    return cast("Training", training)
 
 
 def _number(value: Any) -> float:
