@@ -7,6 +7,7 @@ Where a name will do an object will, and the other way round: `search=Hyperband(
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from astrarium.core.choice import Choice, as_choice, chosen, made
 from astrarium.core.errors import InputError
 from astrarium.core.registry import Registry
+from astrarium.run.waiting import quiet
 from astrarium.tuning.live.live_options import Live, backend_settings, live_options
 from astrarium.tuning.live.progress import SearchProgress
 from astrarium.tuning.live.run.search import run_local, run_with
@@ -112,6 +114,18 @@ def trained(
     LiveSection(packing=chosen_options.packing).check(
         "local" if engine == "local" else "ray", kind is not None
     )
+    with quiet() if spec.progress is None else nullcontext():
+        return _run(build, spec, engine, gpus, kind, settings)
+
+
+def _run(
+    build: Build | str,
+    spec: SearchSpec,
+    engine: str,
+    gpus: int | Sequence[int] | None,
+    kind: Emulated | None,
+    settings: Mapping[str, Any],
+) -> TuningRecord:
     if engine == "local":
         return run_local(build, spec, gpus, kind, **settings)
     from astrarium.tuning.live.ray.backend import RayTrialBackend

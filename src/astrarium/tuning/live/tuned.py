@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.files import CANDIDATES
 from astrarium.tuning.report.summary import TuningSummary, summarize
 from astrarium.tuning.scenario.read import TuningScenario
+from astrarium.tuning.spaces import space_of
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Tuned(Run):
         """One row for each candidate, the best first: value, iterations, how it ended, its configuration."""
         candidates = self.summary.by_candidate
         columns = {name: [getattr(candidate, name) for candidate in candidates] for name in CANDIDATES}
+        columns["value"] = [nan if value is None else value for value in columns["value"]]
         return Table(
             {**columns, **_config([candidate.configuration for candidate in candidates])}, "candidates"
         )
@@ -134,7 +137,7 @@ def _scenario(record: TuningRecord, spec: SearchSpec, engine: str) -> TuningScen
     policy = _choice(spec.policy)
     gpus = max(1, len(record.gpus))
     written = {"goal": spec.goal, "target": spec.target, "gpus": gpus, "seed": spec.seed}
-    space = msgspec.to_builtins(dict(spec.space), enc_hook=repr)
+    space = msgspec.to_builtins(space_of(spec.space), enc_hook=repr)
     return TuningScenario(
         search=search,
         space=dict(spec.space),
