@@ -212,6 +212,7 @@ def run_live(
         policy=scenario.policy,
         goal=scenario.goal,
         target=scenario.target,
+        metric=scenario.metric,
         seed=scenario.seed,
         folder=folder,
         resume=resume,

@@ -11,11 +11,12 @@ its way counts at once (`observe`): for the best, the target, curves and the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite
 from operator import attrgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from astrarium.core.engine import Engine
@@ -23,7 +24,7 @@ from astrarium.core.errors import BrokenBooks, InputError
 from astrarium.core.quantities import Time
 from astrarium.tuning import contract
 from astrarium.tuning.samplers import Goal, Sampler, Standing
-from astrarium.tuning.search.contract import Candidate, Pool, Results, Search, Want
+from astrarium.tuning.search.contract import Candidate, CandidateScore, Pool, Results, Search, Want
 from astrarium.tuning.spaces import Space
 from astrarium.tuning.state import TuningState
 
@@ -92,7 +93,14 @@ class Session:
             return []
         return list(self._advance())
 
-    def observe(self, now: Time, trial: int, iterations: int, value: float | None) -> bool:
+    def observe(
+        self,
+        now: Time,
+        trial: int,
+        iterations: int,
+        value: float | None,
+        metrics: Mapping[str, float] = MappingProxyType({}),
+    ) -> bool:
         """Hear what a trial reports after so many iterations in all; tell whether it is news.
 
         What it reports at its end is told to the sampler with the results of the others: in the order in
@@ -100,7 +108,7 @@ class Session:
         if trial not in self._open or value is None or not isfinite(value):
             return False
         candidate = self.candidates[self._open[trial].candidate]
-        if not self._noted(candidate, now, iterations, value):
+        if not self._noted(candidate, CandidateScore(now, iterations, value, metrics)):
             return False
         if iterations < self._open[trial].total:
             self.pool.report(candidate, iterations, value)
@@ -136,7 +144,7 @@ class Session:
         if value is None or not isfinite(value):
             return self._failure(trial, f"its value is no number: {value}")
         candidate = self.candidates[trial.candidate]
-        self._noted(candidate, now, trial.total, value)
+        self._noted(candidate, CandidateScore(now, trial.total, value))
         self.pool.score(candidate, now, trial.total, value)
         return _Result(value)
 
@@ -144,12 +152,12 @@ class Session:
         self.failed[trial.candidate] = reason
         return _Result(None, Standing.FAILED, reason)
 
-    def _noted(self, candidate: Candidate, now: Time, iterations: int, value: float) -> bool:
-        """Note a value in the candidate's curve, and the best if it is that; tell whether it is new."""
-        if not self.pool.observe(candidate, now, iterations, value):
+    def _noted(self, candidate: Candidate, score: CandidateScore) -> bool:
+        """Note a score in the candidate's curve, and the best if it is that; tell whether it is new."""
+        if not self.pool.observe(candidate, score):
             return False
-        if self.pool.better(value, self.best[-1].value if self.best else None):
-            self.best.append(Best(now, candidate.number, value, iterations))
+        if self.pool.better(score.value, self.best[-1].value if self.best else None):
+            self.best.append(Best(score.at, candidate.number, score.value, score.iterations))
         return True
 
     def _tell_sampler(self) -> Results:

@@ -19,6 +19,7 @@ from astrarium.tuning.live.training.workers import Workers
 from astrarium.tuning.runtime import Place
 
 calls: list[Any] = []
+told: list[Message] = []
 
 
 class Own:
@@ -91,12 +92,12 @@ GOING_ON = [Own, both, makes, reports, reports_without_state, yields, yields_pai
 
 
 def trained(
-    folder: Path, objective: Callable[..., Any], total: int, start: int = 0
+    folder: Path, objective: Callable[..., Any], total: int, start: int = 0, **setup: Any
 ) -> tuple[list[float], MemberEnded]:
     """Train a candidate here to so many iterations in all; return the values that it has reported."""
-    told: list[Message] = []
+    told.clear()
     work = Work(0, 0, 0, {"x": 1.0}, Place((0,)), total, Checkpoint(0, start) if start else None)
-    member = GangMember(Begin(work, str(folder), 1000.0), SlotSetup(goal="max"), told.append)
+    member = GangMember(Begin(work, str(folder), 1000.0), SlotSetup(goal="max", **setup), told.append)
     ended = member.train(lambda: objective)
     return [message.value or 0.0 for message in told if isinstance(message, Iterated)], ended
 
@@ -131,6 +132,18 @@ def test_one_without_any_value_fails_and_says_what_would_do(tmp_path: Path) -> N
     assert "report(value)" in ended.error
     _, ended = trained(tmp_path, lambda values, workers: 3, 3)
     assert "a method step; int has none" in ended.error
+
+
+def test_several_numbers_can_be_reported(tmp_path: Path) -> None:
+    def both_numbers(values: dict[str, Any]) -> Iterator[dict[str, float]]:
+        yield {"loss": 0.5, "accuracy": 0.8}
+
+    assert trained(tmp_path, both_numbers, 1, metric="accuracy")[0] == [0.8]
+    [report] = [message for message in told if isinstance(message, Iterated)]
+    assert report.metrics == {"loss": 0.5}
+    _, ended = trained(tmp_path, both_numbers, 1)
+    assert "metric: expected the name of what is reported: loss or accuracy" in ended.error
+    assert trained(tmp_path, lambda values: {"loss": 0.25}, 1)[0] == [0.25]
 
 
 def test_an_error_is_the_candidates_own(tmp_path: Path) -> None:

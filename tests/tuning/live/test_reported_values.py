@@ -15,6 +15,7 @@ from astrarium.tuning.live.checkpoints import Checkpoints
 from astrarium.tuning.live.loop.limits import LiveLimits
 from astrarium.tuning.live.progress import SearchProgress, status
 from astrarium.tuning.live.run.journal import FileJournal
+from astrarium.tuning.report import files as report
 from astrarium.tuning.report.summary import summarize
 from astrarium.tuning.samplers import Standing
 from tests.support.tuning.live_search import TASK, Play
@@ -138,3 +139,20 @@ def test_a_sampler_hears_every_value_once() -> None:
     ]
     assert sorted(heard) == expected
     assert len(heard) > len(play.live.session.candidates)
+
+
+def test_other_numbers_are_kept_and_shown(tmp_path: Path) -> None:
+    """They are in the journal, so that a search that goes on has them too."""
+    journal = FileJournal(tmp_path / "journal.jsonl", Checkpoints(tmp_path))
+    play = Play("random", settings={"candidates": 2, "iterations": 3}, journal=journal)
+    play.backend.metrics = lambda candidate, iterations: {"accuracy": candidate + iterations / 10}
+    play.go()
+    record = play.live.record("fifo")
+    best = summarize(record, TASK.goal, None).by_candidate[0]
+    curve = {score.value: score for score in record.candidates[best.candidate].curve}
+    assert best.metrics == curve[best.value or 0.0].metrics != {}
+    rows = report.rows(record)["curves"]
+    assert list(rows["metric.accuracy"]) == [0.1, 0.2, 0.3, 1.1, 1.2, 1.3]
+    again = FileJournal(tmp_path / "journal.jsonl", Checkpoints(tmp_path))
+    values = record.candidates[1].values
+    assert [one.metrics for one in again.curve(1, values, 2)] == [{"accuracy": 1.1}, {"accuracy": 1.2}]

@@ -39,8 +39,8 @@ class Work(msgspec.Struct, frozen=True):
 
 class Iterated(msgspec.Struct, frozen=True, tag=True):
     """An iteration has ended, which took so long; the candidate has *iterations* in all, and its value is
-    *value*. *sharers* is the number of trials on its GPU, this one included, where the backend knows it; else
-    the live loop counts the trials that run there."""
+    *value*; *metrics* are other numbers that it has reported. *sharers* is the number of trials on its GPU,
+    this one included, where the backend knows it; else the live loop counts the trials that run there."""
 
     trial: int
     run: int
@@ -48,6 +48,7 @@ class Iterated(msgspec.Struct, frozen=True, tag=True):
     took: Time
     value: float | None = None
     sharers: float | None = None
+    metrics: Mapping[str, float] = {}
 
 
 # finished: the run has its total. left: it was told to stop. failed: by an error in the user's code.

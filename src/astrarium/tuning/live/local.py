@@ -62,7 +62,8 @@ class LocalTrialBackend(SlotBackend):
     slots come under the kernel gate, and MPS, where there is one. *most* slots are kept for each GPU.
     *patience*: seconds of silence after which a process is given up. *preload*: modules that trainings need,
     and that take long to import. *noted* is told what trainings note. *keep*: beside its newest checkpoint,
-    each candidate has its best, by *goal* and *target*, or only the "last".
+    each candidate has its best, by *goal* and *target*, or only the "last". *metric*: the name of
+    the value, where trainings report several numbers.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class LocalTrialBackend(SlotBackend):
         noted: Note | None = None,
         goal: Goal = "min",
         target: float | None = None,
+        metric: str = "",
         keep: Keep = "best",
     ) -> None:
         _check_installed(preload)
@@ -95,7 +97,7 @@ class LocalTrialBackend(SlotBackend):
         )
         beat = max(0.05, min(1.0, patience / 4))
         own = {"seed": seed, "threads": threads, "beat": beat, "lane_backend": lane_backend}
-        own |= {"goal": goal, "target": target, "keep": keep}
+        own |= {"goal": goal, "target": target, "metric": metric, "keep": keep}
         setup = search_folder.slot_setup("slot", emulated, packing, **own)
         environments = {gpu: environment(gpu, setup, gate) for gpu in numbers}
         with ExitStack() as undo:  # an interrupt leaves nothing behind

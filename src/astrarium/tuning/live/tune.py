@@ -44,6 +44,7 @@ def tune(
     sampler: Sampler | str | Mapping[str, Any] | None = None,
     goal: Goal = "min",
     target: float | None = None,
+    metric: str = "",
     longest: str | None = None,
     seed: int = 0,
     folder: Path | str | None = None,
@@ -64,16 +65,18 @@ def tune(
 
     *emulated*: no GPU is real, and an iteration takes as long as `Workers.emulate` says. *sampler*: "random",
     "grid", `{"optuna": "TPESampler"}` or a sampler itself. *goal* is "min" or "max"; the search ends with a
-    candidate as good as *target*. *longest*: how long an iteration may take, with what comes before the
-    first, such as "10min"; a trial beyond it fails. *folder* keeps checkpoints and results, and *resume* goes
-    on with what is there. *engine* "ray" takes the GPUs of a Ray cluster. *live*: more options, as `Live`.
-    *progress*: True tells how it goes on stderr; a function is called with the live search after each step.
+    candidate as good as *target*. *metric*: the name of what a candidate is worth, where it reports several
+    numbers, `{"loss": ..., "accuracy": ...}`; the others are kept and shown. *longest*: how long an iteration
+    may take, with what comes before the first, such as "10min"; a trial beyond it fails. *folder* keeps
+    checkpoints and results, and *resume* goes on with what is there. *engine* "ray" takes the GPUs of a Ray
+    cluster. *live*: more options, as `Live`. *progress*: True tells how it goes on stderr; a function is
+    called with the live search after each step.
 
     Ctrl-C ends the search, and what it found so far is returned; while processes start, it is a
     KeyboardInterrupt.
     """
-    own = {"space": space, "sampler": sampler, "goal": goal, "target": target, "seed": seed, "resume": resume}
-    spec = specified(search, policy, longest, folder, progress, **own)
+    own = {"space": space, "sampler": sampler, "goal": goal, "target": target, "metric": metric}
+    spec = specified(search, policy, longest, folder, progress, seed=seed, resume=resume, **own)
     if of_one_gpu(objective):
         spec = replace(spec, policy=bounded_spread(spec.policy, 1))
     record = trained(objective, spec, engine, live, gpus, emulated)

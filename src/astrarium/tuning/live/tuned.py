@@ -23,7 +23,7 @@ from astrarium.tuning.live.checkpoints import path as checkpoint_path
 from astrarium.tuning.live.run.spec import SearchSpec
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.files import CANDIDATES
-from astrarium.tuning.report.summary import TuningSummary, summarize
+from astrarium.tuning.report.summary import TuningSummary, metrics_of, summarize
 from astrarium.tuning.scenario.read import TuningScenario
 from astrarium.tuning.spaces import space_of
 
@@ -49,8 +49,8 @@ class Best:
 class Tuned(Run):
     """A finished search: its best candidate, its candidates and trials, and what it took of the GPUs.
 
-    It is a `Run` of the level tuning: `places`, `decisions` and `utilization` are rows too, and it is plotted
-    and saved alike.
+    It is a `Run` of the level tuning: `curves`, `places`, `decisions` and `utilization` are rows too, and it
+    is plotted and saved alike.
     """
 
     @property
@@ -77,6 +77,8 @@ class Tuned(Run):
         candidates = self.summary.by_candidate
         columns = {name: [getattr(candidate, name) for candidate in candidates] for name in CANDIDATES}
         columns["value"] = [nan if value is None else value for value in columns["value"]]
+        for name in metrics_of(candidates):
+            columns[f"metric.{name}"] = [candidate.metrics.get(name, nan) for candidate in candidates]
         return Table(
             {**columns, **_config([candidate.configuration for candidate in candidates])}, "candidates"
         )

@@ -43,6 +43,7 @@ class CandidateSummary(msgspec.Struct, frozen=True):
     reason: str
     source: int | None
     configuration: dict[str, Any]
+    metrics: dict[str, float] = {}  # what else it reported with that value
 
 
 class TuningSummary(msgspec.Struct, frozen=True):
@@ -100,6 +101,11 @@ def best_found(record: TuningRecord) -> BestFound | None:
     return BestFound(last.candidate, last.value, last.iterations, last.at / SECOND, values)
 
 
+def metrics_of(candidates: Iterable[CandidateSummary]) -> list[str]:
+    """Return the names of all numbers that candidates have reported beside their values."""
+    return list(dict.fromkeys(name for candidate in candidates for name in candidate.metrics))
+
+
 def summarize_candidates(record: TuningRecord, goal: Goal) -> list[CandidateSummary]:
     """Return candidates, the best first; those that never had a value last."""
     rows: dict[int, list[TrialRow]] = {}
@@ -121,6 +127,7 @@ def _candidate(candidate: Candidate, rows: Iterable[TrialRow], goal: Goal) -> Ca
         candidate.reason,
         candidate.source,
         dict(candidate.configuration.values),
+        {} if best is None else dict(best.metrics),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -42,6 +43,7 @@ class CandidateScore(NamedTuple):
     at: Time
     iterations: int  # in all
     value: float
+    metrics: Mapping[str, float] = MappingProxyType({})  # what else was reported with it
 
 
 @dataclass
@@ -125,12 +127,12 @@ class Pool:
     def reached(self, value: float, target: float) -> bool:
         return self._sign * value <= self._sign * target
 
-    def observe(self, candidate: Candidate, now: Time, iterations: int, value: float) -> bool:
-        """Add a value to the candidate's curve; tell whether it is new, and not of an iteration that is run
+    def observe(self, candidate: Candidate, score: CandidateScore) -> bool:
+        """Add a score to the candidate's curve; tell whether it is new, and not of an iteration that is run
         once more after its process was lost."""
-        if candidate.curve and iterations <= candidate.curve[-1].iterations:
+        if candidate.curve and score.iterations <= candidate.curve[-1].iterations:
             return False
-        candidate.curve.append(CandidateScore(now, iterations, value))
+        candidate.curve.append(score)
         return True
 
     def score(self, candidate: Candidate, now: Time, iterations: int, value: float) -> None:

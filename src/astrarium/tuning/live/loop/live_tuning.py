@@ -155,10 +155,8 @@ class LiveTuning:
         observed = False
         for trial, report in self._reports.take_new():
             row = self.state.open.get(trial)
-            if row is not None and self.session.observe(now, trial, report.iterations, report.value):
-                assert report.value is not None
-                candidate = row.trial.candidate
-                self._journal.reported(candidate, self._values(row), report.iterations, report.value)
+            if row is not None and self.session.observe(now, trial, *report):
+                self._journal.reported(row.trial.candidate, self._values(row), report)
                 observed = True
         return observed
 
@@ -188,8 +186,8 @@ class LiveTuning:
         kept = self._journal.kept(trial.candidate, values, trial.total) - trial.begins
         self._remembered += result is not None
         learnt = trial.begins + max(0, kept) if result is None else trial.total
-        for iterations, value in self._journal.curve(trial.candidate, values, learnt).items():
-            self.session.observe(now, trial.id, iterations, value)
+        for report in self._journal.curve(trial.candidate, values, learnt):
+            self.session.observe(now, trial.id, *report)
         if result is not None and result.error:
             yield contract.TrialFailed(trial.id, row.run, result.error)
         elif result is not None:

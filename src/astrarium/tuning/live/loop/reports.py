@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from astrarium.tuning.contract import Trial
+
+NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 class Reported(NamedTuple):
     iterations: int
     value: float | None
+    metrics: Mapping[str, float] = NOTHING
 
 
 class Reports:
@@ -19,11 +24,13 @@ class Reports:
         self._last: dict[int, Reported] = {}  # by trial
         self._new: list[tuple[int, Reported]] = []  # with their trials, which the session has not heard
 
-    def hear(self, trial: int, iterations: int, value: float | None) -> None:
+    def hear(
+        self, trial: int, iterations: int, value: float | None, metrics: Mapping[str, float] = NOTHING
+    ) -> None:
         """Take a report. One without a value replaces nothing, unless it tells of another iteration."""
         before = self._last.get(trial)
         if value is not None or before is None or before.iterations != iterations:
-            self._last[trial] = Reported(iterations, value)
+            self._last[trial] = Reported(iterations, value, metrics)
             self._new.append((trial, self._last[trial]))
 
     def take_new(self) -> list[tuple[int, Reported]]:

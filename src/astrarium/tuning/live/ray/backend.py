@@ -40,8 +40,8 @@ class RayTrialBackend(SlotBackend):
 
     *cpus* go with each GPU. *patience*: seconds of silence after which an agent is gone. *most* slots are
     kept for each GPU. *preload*: modules that trainings need, and that take long to import. *gate*: slots
-    come under the kernel gate of their GPU, where there is one. *packing*, *goal*, *target* and *keep* as
-    those of a `LocalTrialBackend`.
+    come under the kernel gate of their GPU, where there is one. *packing*, *goal*, *target*, *metric*
+    and *keep* as those of a `LocalTrialBackend`.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class RayTrialBackend(SlotBackend):
         packing: Packing = "processes",
         goal: Goal = "min",
         target: float | None = None,
+        metric: str = "",
         keep: Keep = "best",
     ) -> None:
         packed_build = packed(build)
@@ -71,7 +72,15 @@ class RayTrialBackend(SlotBackend):
         search_folder = SearchFolder(
             Path(folder) if folder is not None else _temporary(hosts), packed_build, folder is None
         )
-        own = {"seed": seed, "threads": threads, "beat": BEAT, "goal": goal, "target": target, "keep": keep}
+        own = {
+            "seed": seed,
+            "threads": threads,
+            "beat": BEAT,
+            "goal": goal,
+            "target": target,
+            "metric": metric,
+            "keep": keep,
+        }
         setup = search_folder.slot_setup("gpu", emulated, packing, **own)
         settings = AgentSettings(
             setup=setup,

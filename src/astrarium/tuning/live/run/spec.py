@@ -32,6 +32,7 @@ class SearchSpec:
     policy: Choice | TuningPolicy = Choice(DEFAULT_POLICY)  # noqa: RUF009
     goal: Goal = "min"
     target: float | None = None
+    metric: str = ""
     seed: int = 0
     folder: Path | None = None
     resume: bool = False
@@ -41,7 +42,8 @@ class SearchSpec:
     @property
     def of_backend(self) -> dict[str, Any]:
         """Return what a trial backend must know of the search."""
-        return {"folder": self.folder, "seed": self.seed, "goal": self.goal, "target": self.target}
+        names = ("folder", "seed", "goal", "target", "metric")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def label(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
@@ -18,6 +18,7 @@ from pathlib import Path
 from time import monotonic, monotonic_ns
 from typing import Any
 
+from astrarium.core.errors import InputError
 from astrarium.core.random_streams import stream
 from astrarium.tuning.live.backend import Checkpoint, Ending, Iterated
 from astrarium.tuning.live.checkpoints import read, write
@@ -52,6 +53,7 @@ class GangMember:
         self._tell = tell
         self._done = self.work.start.iterations if self.work.start is not None else 0
         self._value: float | None = None
+        self._metrics: dict[str, float] = {}  # what else was reported with the value
         self._saved = self.work.start  # the newest checkpoint that is its own or that it began with
         self._saved_at = monotonic()
         self._began = monotonic()
@@ -172,13 +174,13 @@ class GangMember:
         began = monotonic_ns()
         with self.turn(), self._theirs():
             self.workers.begin()
-            self._value = _number(training.step())
+            self._value, self._metrics = numbers(training.step(), self._setup.metric)
         self._done += 1
         if self.begin.rank == 0:
             took = monotonic_ns() - began
             self._save_best(training)  # first: a target that is reached with it ends the search
             sharers = float(self.work.place.parts) if self._setup.emulated is not None else None
-            self._tell(Iterated(*self.key, self._done, took, self._value, sharers))
+            self._tell(Iterated(*self.key, self._done, took, self._value, sharers, self._metrics))
 
     def _save_best(self, training: Training) -> None:
         """Save a candidate that is worth more than whenever it was saved, unless that took too long so far;
@@ -231,11 +233,22 @@ class GangMember:
         return MemberEnded(*self.key, self.begin.rank, ending, saved, self._value, error, trouble)
 
 
-def _number(value: Any) -> float:
+def numbers(reported: Any, metric: str) -> tuple[float, dict[str, float]]:
+    """Return the value, and what else was reported. Where there are several numbers, *metric* is its name."""
+    if not isinstance(reported, Mapping):
+        return _number(reported, "step()"), {}
+    named = {str(name): _number(value, name) for name, value in reported.items()}
+    name = metric or (next(iter(named)) if len(named) == 1 else "")
+    if name not in named:
+        raise InputError("metric", metric or None, f"the name of what is reported: {' or '.join(named)}")
+    return named.pop(name), named
+
+
+def _number(value: Any, name: str) -> float:
     try:
         return float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError):  # the last by a tensor of several
-        raise TypeError(f"step() must return a number, what the candidate is worth; not {value!r}") from None
+        raise TypeError(f"{name} must be a number, what the candidate is worth; not {value!r}") from None
 
 
 def _is_trouble(error: BaseException) -> bool:

@@ -28,6 +28,7 @@ class SlotSetup(msgspec.Struct, frozen=True, tag=True):
     log: str = ""  # file for what trainings print; none: where the backend prints
     goal: Goal = "min"
     target: float | None = None  # a value that ends the search
+    metric: str = ""  # the name of the value, where trainings report several numbers
     keep: Keep = "best"  # which checkpoints are kept beside those that trials end with and the newest
 
 
