@@ -64,7 +64,7 @@ def resumed() -> Any:
     return None if training is None else training.state
 
 
-def training_of(objective: Callable[..., Any], values: dict[str, Any], workers: Workers) -> Training:
+def training_of(objective: Any, values: dict[str, Any], workers: Workers) -> Training:
     """Make a training of an objective of whatever form."""
     if takes_workers(objective):
         return as_training(objective(values, workers))
