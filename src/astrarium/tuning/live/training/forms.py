@@ -70,7 +70,8 @@ def training_of(objective: Any, values: dict[str, Any], workers: Workers) -> Tra
         return as_training(objective(values, workers))
     set_current_workers(workers)
     if inspect.isclass(objective):
-        return as_training(objective(values))
+        kind: Any = objective
+        return as_training(kind(values))
     return FunctionTraining(objective, values, workers)
 
 
