@@ -24,7 +24,7 @@ from astrarium.core.errors import BrokenBooks, InputError
 from astrarium.core.quantities import Time
 from astrarium.tuning import contract
 from astrarium.tuning.samplers import Goal, Sampler, Standing
-from astrarium.tuning.search.contract import Candidate, CandidateScore, Pool, Results, Search, Want
+from astrarium.tuning.search.contract import Budgeted, Candidate, CandidateScore, Pool, Results, Search, Want
 from astrarium.tuning.spaces import Space
 from astrarium.tuning.state import TuningState
 
@@ -60,6 +60,7 @@ class Session:
         self.best: list[Best] = []  # each better than those before
         self.over = ""  # why the search is over; empty while it is not
         self.failed: dict[int, str] = {}  # by candidate: why, as soon as it is known
+        self.budget = search.budget() if isinstance(search, Budgeted) else None  # iterations in all
         self._course = search.run(self.pool)
         self._worth = worth
         self._target = target

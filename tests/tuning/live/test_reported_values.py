@@ -13,8 +13,9 @@ from astrarium.core.quantities import SECOND
 from astrarium.tuning.live.backend import Checkpoint
 from astrarium.tuning.live.checkpoints import Checkpoints
 from astrarium.tuning.live.loop.limits import LiveLimits
-from astrarium.tuning.live.progress import SearchProgress, status
+from astrarium.tuning.live.progress import SearchProgress
 from astrarium.tuning.live.run.journal import FileJournal
+from astrarium.tuning.live.view import status
 from astrarium.tuning.report import files as report
 from astrarium.tuning.report.summary import summarize
 from astrarium.tuning.samplers import Standing

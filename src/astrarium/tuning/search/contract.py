@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -173,6 +173,14 @@ class Pool:
 
 class Search(Protocol):
     def run(self, pool: Pool) -> Course: ...
+
+
+@runtime_checkable
+class Budgeted(Protocol):
+    """A search may know how much there is to do at most: how long it takes is told by that."""
+
+    def budget(self) -> int:
+        """Return the iterations of all candidates together, if none fails."""
 
 
 def drawn(pool: Pool, count: float) -> list[int]:
