@@ -71,7 +71,7 @@ def _cells(live: LiveTuning, row: TrialRow) -> list[str]:
     values = [score.value for score in candidate.curve]
     best = live.session.pool.best_of(candidate.number)
     numbers = [f"{values[-1]:.5g}" if values else "-", f"{best:.5g}" if best is not None else "-"]
-    place = "-" if row.place is None else f"{float(row.place.width):g}"
+    place = "-" if row.place is None else str(row.place.width)  # such as 1/3
     return [
         str(candidate.number),
         f"{candidate.trained}/{row.trial.total}",
