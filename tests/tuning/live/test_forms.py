@@ -131,7 +131,7 @@ def test_one_without_any_value_fails_and_says_what_would_do(tmp_path: Path) -> N
     assert ended.ending == "failed"
     assert "report(value)" in ended.error
     _, ended = trained(tmp_path, lambda values, workers: 3, 3)
-    assert "a method step; int has none" in ended.error
+    assert "a training, which has step, save, load; int has no step" in ended.error
 
 
 def test_several_numbers_can_be_reported(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def resumed() -> Any:
 def training_of(objective: Any, values: dict[str, Any], workers: Workers) -> Training:
     """Make a training of an objective of whatever form."""
     if takes_workers(objective):
-        return as_training(objective(values, workers))
+        return _checked(objective(values, workers))
     set_current_workers(workers)
     if inspect.isclass(objective):
         kind: Any = objective
@@ -158,15 +158,18 @@ class FunctionTraining:
 
 
 def as_training(made: Any) -> Training:
-    """Return what was made, as a training. One that cannot be saved begins anew wherever it goes on."""
-    if not callable(getattr(made, "step", None)):
-        raise TypeError(
-            f"an objective must make something with a method step; {type(made).__name__} has none"
-        )
-    if all(callable(getattr(made, name, None)) for name in NEEDED):
-        training: Training = made
-        return training
-    return _Unsaved(made)
+    """Return what was made, as a training. One with a `step` alone begins anew wherever it goes on."""
+    names = [name for name in NEEDED if callable(getattr(made, name, None))]
+    return _Unsaved(made) if names == ["step"] else _checked(made)
+
+
+def _checked(made: Any) -> Training:
+    missing = [name for name in NEEDED if not callable(getattr(made, name, None))]
+    if missing:
+        needed = f"an objective makes a training, which has {', '.join(NEEDED)}"
+        raise TypeError(f"{needed}; {type(made).__name__} has no {', no '.join(missing)}")
+    training: Training = made
+    return training
 
 
 class _Unsaved:
