@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from astrarium.core.policy import Policy
     from astrarium.run.results import Comparison, Run
     from astrarium.run.rows import Table
+    from astrarium.tuning.live.training.forms import report, resumed
     from astrarium.tuning.live.tune import tune
     from astrarium.tuning.live.tuned import Tuned
 
@@ -48,6 +49,8 @@ __all__ = [
     "load",
     "plan",
     "replay",
+    "report",
+    "resumed",
     "serve",
     "simulate",
     "tune",
@@ -64,6 +67,7 @@ _HOMES = {
     "core.policy": ("Policy",),
     "run.results": ("Comparison", "Run"),
     "run.rows": ("Table",),
+    "tuning.live.training.forms": ("report", "resumed"),
     "tuning.live.tune": ("tune",),
     "tuning.live.tuned": ("Tuned",),
 }

@@ -43,7 +43,7 @@ LEVELS: dict[str, Any] = {"serving": SERVING, "device": DEVICE, "tuning": TUNING
 ROWS = {
     "serving": ["requests", "batches"],
     "device": ["jobs", "turns"],
-    "tuning": ["trials", "places", "decisions", "utilization"],
+    "tuning": ["trials", "curves", "places", "decisions", "utilization"],
     "cluster": ["apps", "leases", "decisions"],
 }
 

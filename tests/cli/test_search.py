@@ -80,8 +80,8 @@ def test_a_run_leaves_a_folder(simulate: Any) -> None:
     assert "written to first" in simulate("--out", "first").out
     folder = Path("first")
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["README.txt", "candidates.csv", "decisions.csv", "places.csv", "plots", "scenario.yaml",
-                     "summary.json", "tables.txt", "timeline.json", "trials.csv",
+    assert names == ["README.txt", "candidates.csv", "curves.csv", "decisions.csv", "places.csv", "plots",
+                     "scenario.yaml", "summary.json", "tables.txt", "timeline.json", "trials.csv",
                      "utilization.csv"]  # fmt: skip
     plots = sorted(path.name for path in (folder / "plots").iterdir())
     assert plots == ["best.png", "trials.png", "utilization.png"]

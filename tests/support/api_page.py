@@ -46,7 +46,7 @@ SECTIONS = {
     "Results": ("astrarium", ("Run", "Comparison", "Table", "Replay")),
     "How much, and where": ("astrarium", ("goodput", "Goodput", "plan", "Plan")),
     "Serving": ("astrarium", ("serve", "Server", "ServerError")),
-    "Tuning": ("astrarium", ("tune", "Tuned")),
+    "Tuning": ("astrarium", ("tune", "Tuned", "report", "resumed")),
     "For trainings": (
         "astrarium.tuning",
         ("Best", "Live", "Emulated", "Training", "Workers", "workers", "iterations"),

@@ -47,7 +47,7 @@ def finished(record: TuningRecord, goal: Goal) -> Run[TuningScenario, TuningReco
 def candidate(number: int, values: list[float], standing: Standing = Standing.STOPPED) -> Candidate:
     history = [CandidateScore(10 * (at + 1) * SECOND, at + 1, value) for at, value in enumerate(values)]
     configuration = Configuration(number, {"rate": 0.1 * number, "kind": "[b]odd[/b]"})
-    return Candidate(number, configuration, None, len(values), history, standing)
+    return Candidate(number, configuration, None, len(values), history, list(history), standing)
 
 
 def row(trial: int, candidate: int, gpu_time: float, moves: int = 0) -> TrialRow:
@@ -64,7 +64,7 @@ def record() -> TuningRecord:
         "mine",
         20 * SECOND,
         [Level(0, {0: 0.5, 1: 0.0}), Level(10 * SECOND, {0: 1.0, 1: 1.0})],
-        [Best(10 * SECOND, 0, 3.0), Best(20 * SECOND, 1, 4.0)],
+        [Best(10 * SECOND, 0, 3.0, 1), Best(20 * SECOND, 1, 4.0, 2)],
         candidates,
         [row(0, 0, 5 * SECOND), row(1, 1, 15 * SECOND, 1), row(2, 1, 16 * SECOND, 1)],
         "the search is done",

@@ -93,7 +93,7 @@ def _run_all(
         state = None if folder is None else folder / LIVE_STATE / f"{file_name(label)}-{scenario.seed}"
         with read_from(scenario.source):
             record = _live(label, scenario, state, wanted.resume)
-        summary = with_checkpoint(level.summarize(scenario, record), state)
+        summary = with_checkpoint(level.summarize(scenario, record), record, state)
         runs.append(Run(level, scenario, label, record, summary))
         if record.over == CUT_SHORT:
             break
@@ -212,6 +212,7 @@ def run_live(
         policy=scenario.policy,
         goal=scenario.goal,
         target=scenario.target,
+        metric=scenario.metric,
         seed=scenario.seed,
         folder=folder,
         resume=resume,
@@ -236,6 +237,6 @@ def settings(scenario: TuningScenario) -> dict[str, Any]:
     """Return the settings of trial processes that the file has."""
     live = scenario.live
     times = {"checkpoint_seconds": live.checkpoints, "patience": live.patience}
-    others = {name: getattr(live, name) for name in ("packing", "gate", "threads", "address")}
+    others = {name: getattr(live, name) for name in ("packing", "gate", "keep", "threads", "address")}
     in_seconds = {name: None if value is None else value / SECOND for name, value in times.items()}
     return {name: value for name, value in {**in_seconds, **others}.items() if value is not None}

@@ -5,16 +5,18 @@ arrives in the same step, so that no policy gives away GPUs that the next trial 
 Recorded steps have those arrivals among their events: a replay needs no search.
 
 A candidate's value is not an event, and no policy hears it. A session asks for the value when a trial has
-finished: a simulation knows the truth, a live run what the trial has reported.
+finished: a simulation knows the truth, a live run what the trial has reported. What a live trial reports on
+its way counts at once (`observe`): for the best, the target, curves and the sampler's library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite
 from operator import attrgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from astrarium.core.engine import Engine
@@ -22,7 +24,7 @@ from astrarium.core.errors import BrokenBooks, InputError
 from astrarium.core.quantities import Time
 from astrarium.tuning import contract
 from astrarium.tuning.samplers import Goal, Sampler, Standing
-from astrarium.tuning.search.contract import Candidate, Pool, Results, Search, Want
+from astrarium.tuning.search.contract import Budgeted, Candidate, CandidateScore, Pool, Results, Search, Want
 from astrarium.tuning.spaces import Space
 from astrarium.tuning.state import TuningState
 
@@ -36,6 +38,7 @@ class Best(NamedTuple):
     at: Time
     candidate: int
     value: float
+    iterations: int  # that the candidate had then
 
 
 class Session:
@@ -56,6 +59,8 @@ class Session:
         self.pool = Pool(sampler, goal, space)
         self.best: list[Best] = []  # each better than those before
         self.over = ""  # why the search is over; empty while it is not
+        self.failed: dict[int, str] = {}  # by candidate: why, as soon as it is known
+        self.budget = search.budget() if isinstance(search, Budgeted) else None  # iterations in all
         self._course = search.run(self.pool)
         self._worth = worth
         self._target = target
@@ -83,11 +88,39 @@ class Session:
             trial = self._ended(event, state)
             if trial is not None:
                 self._results[trial.candidate] = self._result(now, trial, event)
+        if self.reached:
+            return list(self._stop("the target is reached"))
         if self.over or len(self._results) == before:
             return []
-        if self._target is not None and self.best and self.pool.reached(self.best[-1].value, self._target):
-            return list(self._stop("the target is reached"))
         return list(self._advance())
+
+    def observe(
+        self,
+        now: Time,
+        trial: int,
+        iterations: int,
+        value: float | None,
+        metrics: Mapping[str, float] = MappingProxyType({}),
+    ) -> bool:
+        """Hear what a trial reports after so many iterations in all; tell whether it is news.
+
+        What it reports at its end is told to the sampler with the results of the others: in the order in
+        which candidates were drawn."""
+        if trial not in self._open or value is None or not isfinite(value):
+            return False
+        candidate = self.candidates[self._open[trial].candidate]
+        if not self._noted(candidate, CandidateScore(now, iterations, value, metrics)):
+            return False
+        if iterations < self._open[trial].total:
+            self.pool.report(candidate, iterations, value)
+        return True
+
+    @property
+    def reached(self) -> bool:
+        """Tell whether the best is as good as the target, and the search could end."""
+        if self.over or self._target is None or not self.best:
+            return False
+        return self.pool.reached(self.best[-1].value, self._target)
 
     def close(self, why: str = "the run ended before the search did") -> None:
         """End the search and every candidate that is still open."""
@@ -105,16 +138,28 @@ class Session:
 
     def _result(self, now: Time, trial: contract.Trial, event: contract.Event) -> _Result:
         if isinstance(event, contract.TrialFailed):
-            return _Result(None, Standing.FAILED, event.error)
+            return self._failure(trial, event.error)
         if isinstance(event, contract.TrialWithdrawn):
             return _Result(None, Standing.WITHDRAWN, "it was withdrawn")
         value = self._worth(trial)
         if value is None or not isfinite(value):
-            return _Result(None, Standing.FAILED, f"its value is no number: {value}")
-        self.pool.score(self.candidates[trial.candidate], now, trial.total, value)
-        if self.pool.better(value, self.best[-1].value if self.best else None):
-            self.best.append(Best(now, trial.candidate, value))
+            return self._failure(trial, f"its value is no number: {value}")
+        candidate = self.candidates[trial.candidate]
+        self._noted(candidate, CandidateScore(now, trial.total, value))
+        self.pool.score(candidate, now, trial.total, value)
         return _Result(value)
+
+    def _failure(self, trial: contract.Trial, reason: str) -> _Result:
+        self.failed[trial.candidate] = reason
+        return _Result(None, Standing.FAILED, reason)
+
+    def _noted(self, candidate: Candidate, score: CandidateScore) -> bool:
+        """Note a score in the candidate's curve, and the best if it is that; tell whether it is new."""
+        if not self.pool.observe(candidate, score):
+            return False
+        if self.pool.better(score.value, self.best[-1].value if self.best else None):
+            self.best.append(Best(score.at, candidate.number, score.value, score.iterations))
+        return True
 
     def _tell_sampler(self) -> Results:
         """Tell the sampler all new results, in the order in which candidates were drawn, so that the order of
@@ -127,7 +172,7 @@ class Session:
         candidate = self.candidates[number]
         if result.value is None:
             self.pool.end(candidate, result.standing, result.reason)
-        elif self.pool.report(candidate):
+        elif self.pool.report(candidate, candidate.done, result.value):
             self.pool.end(candidate, Standing.STOPPED, "the sampler's library stopped it")
         return result.value if candidate.standing is Standing.OPEN else None
 
@@ -159,10 +204,11 @@ class Session:
         return trial
 
     def _stop(self, why: str) -> Iterator[contract.Event]:
+        reached = self.reached
         self.over = why
         self._tell_sampler()
         self._course.close()
-        if self.best and self._target is not None and self.pool.reached(self.best[-1].value, self._target):
+        if reached:
             self.pool.complete([self.best[-1].candidate])
         for trial in self._open.values():
             self.pool.end(self.candidates[trial.candidate], Standing.WITHDRAWN, why)

@@ -92,21 +92,38 @@ Space = Mapping[str, Range | Choice]
 
 
 def space_of(written: Mapping[str, Any], field: str = "space") -> dict[str, Range | Choice]:
-    """Convert what people write: {rate: {low: 0.001, high: 1, log: true}, kind: {options: [gru, lstm]}}."""
+    """Convert what people write: {rate: {low: 0.001, high: 1, log: true}, kind: [gru, lstm]}, and from Python
+    also {momentum: (0.0, 1.0)}: a pair is a range, and a list, which is all that files have, are options."""
     return {name: _dimension(dimension, f"{field}.{name}") for name, dimension in written.items()}
 
 
 def _dimension(written: Any, field: str) -> Range | Choice:
     if isinstance(written, Range | Choice):
         return written
+    if isinstance(written, tuple):
+        return _pair(written, field)
+    if isinstance(written, list):
+        written = {"options": written}
     if not isinstance(written, Mapping):
-        raise InputError(field, written, "a range such as {low: 0.001, high: 1}, or {options: [gru, lstm]}")
+        expected = "a range such as (0.001, 1.0) or {low: 0.001, high: 1}, or options such as [16, 32]"
+        raise InputError(field, written, expected)
     kind: type[Range | Choice] = Choice if "options" in written else Range
     try:
         return msgspec.convert(written, kind)
     except msgspec.ValidationError as error:
         expected = f"a range (low, high, log, whole, points) or options: {error}"
         raise InputError(field, written, expected) from None
+
+
+def _pair(written: tuple[Any, ...], field: str) -> Range:
+    """Return the range from the first to the second number: of whole ones, if both are."""
+    kinds = {type(end) for end in written}
+    if len(written) != 2 or not kinds <= {int, float}:
+        raise InputError(field, written, "(low, high), two numbers; options are a list: [16, 32]")
+    try:
+        return Range(*written, whole=kinds == {int})
+    except ValueError as error:
+        raise InputError(field, written, f"(low, high): {error}") from None
 
 
 def grid(space: Space) -> Iterator[dict[str, Any]]:

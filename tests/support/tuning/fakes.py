@@ -82,6 +82,7 @@ class FakeBackend:
         self.started: list[Work] = []
         self.trained: list[tuple[int, int]] = []  # candidate and iterations, of all that were ever done
         self.failing: Callable[[int, int], str] = lambda candidate, iterations: ""
+        self.metrics: Callable[[int, int], dict[str, float]] = lambda candidate, iterations: {}
         self.closed = False
         self.orders: list[tuple[str, int]] = []
         self._running: dict[int, Training] = {}
@@ -210,7 +211,9 @@ class FakeBackend:
         value = self._worth(work.candidate, training.done)
         sharers = float(work.place.parts)
         known_sharers = None if self._shared else sharers
-        self._news.append(Iterated(work.trial, work.run, training.done, took, value, known_sharers))
+        metrics = self.metrics(work.candidate, training.done)
+        iterated = Iterated(work.trial, work.run, training.done, took, value, known_sharers, metrics)
+        self._news.append(iterated)
         if training.done % self._checkpoints == 0:
             self.kept.add(Checkpoint(work.candidate, training.done))
         self._on_with(training)

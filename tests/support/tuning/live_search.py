@@ -17,7 +17,7 @@ from astrarium.tuning.live.loop.limits import LiveLimits
 from astrarium.tuning.live.loop.live_tuning import LiveTuning, live_tuning
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.runtime import Runtime
-from astrarium.tuning.samplers import RandomSampler, Standing
+from astrarium.tuning.samplers import Goal, RandomSampler, Standing
 from astrarium.tuning.scenario.schema import CostsSection
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.state import Outcome, TuningState
@@ -67,6 +67,8 @@ class Play:
         costs: CostsSection | None = None,
         settings: dict[str, Any] | None = None,
         moving: Time | None = None,
+        goal: Goal = TASK.goal,
+        worth: Callable[[int, int], float] | None = None,
         **more: Any,
     ) -> None:
         self.truth = Truth(TASK, seed)
@@ -74,7 +76,13 @@ class Play:
         self.costs = costs or costs_of(0, 0)
         self.steps: list[Step] = []
         self.backend = FakeBackend(
-            self.clock, self.truth.runtime, self._worth, gpus, self.costs.starting, self.costs.moving, **more
+            self.clock,
+            self.truth.runtime,
+            worth or self._worth,
+            gpus,
+            self.costs.starting,
+            self.costs.moving,
+            **more,
         )
         chosen = policy
         if isinstance(policy, str):
@@ -84,7 +92,7 @@ class Play:
             RandomSampler(self.truth.space, seed),
             chosen,
             self.backend,
-            TASK.goal,
+            goal,
             target,
             self.truth.space,
             TuningState(self.costs.moving if moving is None else moving, self.truth.usual),

@@ -56,7 +56,8 @@ def fork_server() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalTrialBackend]:
-    with LocalTrialBackend(build, 2, Emulated(), tmp_path_factory.mktemp("backend"), patience=20.0) as opened:
+    folder = tmp_path_factory.mktemp("backend")
+    with LocalTrialBackend(build, 2, Emulated(), folder, patience=20.0, keep="last") as opened:
         assert opened.hear(LIMIT) == [GpusSeen((0, 1))]
         yield opened
 

@@ -24,7 +24,8 @@ class Checkpoint(NamedTuple):
 
 class Work(msgspec.Struct, frozen=True):
     """The backend is to train a candidate at a place, from a checkpoint (None: from nothing) until it has
-    *total* iterations. A trial that goes on is a new run; news of the run carries the number *run*."""
+    *total* iterations. A trial that goes on is a new run; news of the run carries the number *run*. *best* is
+    the best value that the candidate has reported until then."""
 
     trial: int
     run: int
@@ -33,12 +34,13 @@ class Work(msgspec.Struct, frozen=True):
     place: Place
     total: int
     start: Checkpoint | None = None
+    best: float | None = None
 
 
 class Iterated(msgspec.Struct, frozen=True, tag=True):
     """An iteration has ended, which took so long; the candidate has *iterations* in all, and its value is
-    *value*. *sharers* is the number of trials on its GPU, this one included, where the backend knows it; else
-    the live loop counts the trials that run there."""
+    *value*; *metrics* are other numbers that it has reported. *sharers* is the number of trials on its GPU,
+    this one included, where the backend knows it; else the live loop counts the trials that run there."""
 
     trial: int
     run: int
@@ -46,6 +48,7 @@ class Iterated(msgspec.Struct, frozen=True, tag=True):
     took: Time
     value: float | None = None
     sharers: float | None = None
+    metrics: Mapping[str, float] = {}
 
 
 # finished: the run has its total. left: it was told to stop. failed: by an error in the user's code.

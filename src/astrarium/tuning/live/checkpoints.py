@@ -21,22 +21,26 @@ SUFFIX = ".pt"
 
 class Checkpoints:
     """The checkpoints of a backend are in one folder. For each candidate it keeps those that a trial ended
-    with, because others may begin there, and the newest."""
+    with, because others may begin there, the best and the newest."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._kept: dict[int, set[int]] = {}  # iterations, by candidate
         self._newest: dict[int, int] = {}
+        self._best: dict[int, int] = {}
 
-    def wrote(self, candidate: int, iterations: int, keep: bool) -> None:
-        """Note a new checkpoint, and remove the one before it unless a trial ended with that."""
-        before = self._newest.get(candidate)
-        self._newest[candidate] = iterations
+    def wrote(self, candidate: int, iterations: int, keep: bool, best: bool = False) -> None:
+        """Note a new checkpoint, and remove what it takes the place of, unless a trial ended with that."""
         kept = self._kept.setdefault(candidate, set())
         if keep:
             kept.add(iterations)
-        if before is not None and before != iterations and before not in kept:
-            path(self.folder, Checkpoint(candidate, before)).unlink(missing_ok=True)
+        before = {self._newest.get(candidate), self._best.get(candidate)}
+        self._newest[candidate] = iterations
+        if best:
+            self._best[candidate] = iterations
+        for old in before - {None, iterations, self._best.get(candidate)} - kept:
+            assert old is not None
+            path(self.folder, Checkpoint(candidate, old)).unlink(missing_ok=True)
 
     def kept(self, candidate: int) -> list[int]:
         """Return the iterations of each checkpoint of a candidate."""

@@ -11,14 +11,15 @@ from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError
 from astrarium.core.plain_data import as_plain
 from astrarium.core.quantities import SECOND, check_above_zero, duration_in
-from astrarium.tuning.live.slots.messages import Packing
+from astrarium.tuning.live.slots.messages import Keep, Packing
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of how trials train, as under `live` in a file; what is not given is up to the engine.
 
     *packing*: trials that share a GPU are "processes", or threads in "lanes" of one process. *gate*: they
-    come under the kernel gate, where there is one. *checkpoints* are so far apart in a trial that goes on.
+    come under the kernel gate, where there is one. *checkpoints* are so far apart in a trial that goes on;
+    *keep*: "best" keeps each candidate's best beside its newest, "last" the newest alone.
     *patience*: how long a process may give no sign of life until its trial goes on elsewhere. *threads* of
     the CPU for each process. *slots*: processes that are kept for each GPU. *preload*: modules that trainings
     need, and that take long to import. *memory*: without a folder, checkpoints are kept in memory (local).
@@ -28,6 +29,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     packing: Packing | None = None
     gate: bool | None = None
     checkpoints: str | None = None
+    keep: Keep | None = None
     patience: str | None = None
     threads: int | None = None
     slots: int | None = None

@@ -23,12 +23,13 @@ from astrarium.tuning.live.backend import News, Work
 from astrarium.tuning.live.slots.backend import TICK, Note, SlotBackend
 from astrarium.tuning.live.slots.environment import environment
 from astrarium.tuning.live.slots.fork_server import PRELOAD, ForkServer
-from astrarium.tuning.live.slots.messages import Packing
+from astrarium.tuning.live.slots.messages import Keep, Packing
 from astrarium.tuning.live.slots.pool import LOADING, LocalSlots, SlotTemplate
 from astrarium.tuning.live.slots.rendezvous import Rendezvous
 from astrarium.tuning.live.slots.search_folder import SearchFolder
 from astrarium.tuning.live.training.packing import packed
 from astrarium.tuning.live.training.workers import Build, Emulated
+from astrarium.tuning.samplers import Goal
 
 
 def chosen_gpus(gpus: int | Sequence[int] | None, emulated: Emulated | None) -> tuple[int, ...]:
@@ -60,7 +61,9 @@ class LocalTrialBackend(SlotBackend):
     process that take turns in "lanes" (of *lane_backend*, "module:class", where it is not the GPU). *gate*:
     slots come under the kernel gate, and MPS, where there is one. *most* slots are kept for each GPU.
     *patience*: seconds of silence after which a process is given up. *preload*: modules that trainings need,
-    and that take long to import. *noted* is told what trainings note.
+    and that take long to import. *noted* is told what trainings note. *keep*: beside its newest checkpoint,
+    each candidate has its best, by *goal* and *target*, or only the "last". *metric*: the name of
+    the value, where trainings report several numbers.
     """
 
     def __init__(
@@ -80,6 +83,10 @@ class LocalTrialBackend(SlotBackend):
         lane_backend: str = "",
         preload: Sequence[str] = (),
         noted: Note | None = None,
+        goal: Goal = "min",
+        target: float | None = None,
+        metric: str = "",
+        keep: Keep = "best",
     ) -> None:
         _check_installed(preload)
         self._leased = LeasedGpus(Path(os.environ.get("ASTRARIUM_FOLDER", ".")))
@@ -90,6 +97,7 @@ class LocalTrialBackend(SlotBackend):
         )
         beat = max(0.05, min(1.0, patience / 4))
         own = {"seed": seed, "threads": threads, "beat": beat, "lane_backend": lane_backend}
+        own |= {"goal": goal, "target": target, "metric": metric, "keep": keep}
         setup = search_folder.slot_setup("slot", emulated, packing, **own)
         environments = {gpu: environment(gpu, setup, gate) for gpu in numbers}
         with ExitStack() as undo:  # an interrupt leaves nothing behind

@@ -7,16 +7,20 @@ Where a name will do an object will, and the other way round: `search=Hyperband(
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from astrarium.core.choice import Choice, as_choice, chosen, made
 from astrarium.core.errors import InputError
 from astrarium.core.registry import Registry
+from astrarium.run.waiting import quiet
 from astrarium.tuning.live.live_options import Live, backend_settings, live_options
 from astrarium.tuning.live.progress import SearchProgress
 from astrarium.tuning.live.run.search import run_local, run_with
-from astrarium.tuning.live.run.spec import OnStep, SearchSpec, limits_of
+from astrarium.tuning.live.run.spec import OnStep, SearchSpec, bounded_spread, limits_of
+from astrarium.tuning.live.training.forms import of_one_gpu
 from astrarium.tuning.live.training.workers import Build, Emulated
 from astrarium.tuning.live.tuned import Tuned, finished
 from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH, TuningPolicy, searches, tuning_policies
@@ -40,6 +44,7 @@ def tune(
     sampler: Sampler | str | Mapping[str, Any] | None = None,
     goal: Goal = "min",
     target: float | None = None,
+    metric: str = "",
     longest: str | None = None,
     seed: int = 0,
     folder: Path | str | None = None,
@@ -50,24 +55,30 @@ def tune(
 ) -> Tuned:
     """Tune hyperparameters: candidates of a *space* train on the GPUs there are, packed, spread and moved.
 
-    *objective* makes a `Training` of a candidate's values and its `Workers`; it may be named,
-    "file.py:function". *space* has for each name a range (`low`, `high`, `log`, `whole`) or `options`.
+    *objective* makes a `Training` of a candidate's values and its `Workers`. A function or class of values
+    alone will do, too: one that makes a training, that calls `astrarium.report(value)` after each iteration,
+    that yields values, or that returns one. It may be named, "file.py:function". *space* has for each name a
+    range, (low, high) or {low, high, log, whole}, or a list of options.
     *search* says who trains for how long, *policy* where: names, specs, mappings, or objects such as
     `Hyperband(iterations=27)` and `DynamicFluid(packed=2)` of `astrarium.tuning`. *gpus*: so many, or these;
     all of this machine unless given.
 
     *emulated*: no GPU is real, and an iteration takes as long as `Workers.emulate` says. *sampler*: "random",
     "grid", `{"optuna": "TPESampler"}` or a sampler itself. *goal* is "min" or "max"; the search ends with a
-    candidate as good as *target*. *longest*: how long an iteration may take, with what comes before the
-    first, such as "10min"; a trial beyond it fails. *folder* keeps checkpoints and results, and *resume* goes
-    on with what is there. *engine* "ray" takes the GPUs of a Ray cluster. *live*: more options, as `Live`.
-    *progress*: True tells how it goes on stderr; a function is called with the live search after each step.
+    candidate as good as *target*. *metric*: the name of what a candidate is worth, where it reports several
+    numbers, `{"loss": ..., "accuracy": ...}`; the others are kept and shown. *longest*: how long an iteration
+    may take, with what comes before the first, such as "10min"; a trial beyond it fails. *folder* keeps
+    checkpoints and results, and *resume* goes on with what is there. *engine* "ray" takes the GPUs of a Ray
+    cluster. *live*: more options, as `Live`. *progress*: True tells how it goes on stderr; a function is
+    called with the live search after each step.
 
     Ctrl-C ends the search, and what it found so far is returned; while processes start, it is a
     KeyboardInterrupt.
     """
-    own = {"space": space, "sampler": sampler, "goal": goal, "target": target, "seed": seed, "resume": resume}
-    spec = specified(search, policy, longest, folder, progress, **own)
+    own = {"space": space, "sampler": sampler, "goal": goal, "target": target, "metric": metric}
+    spec = specified(search, policy, longest, folder, progress, seed=seed, resume=resume, **own)
+    if of_one_gpu(objective):
+        spec = replace(spec, policy=bounded_spread(spec.policy, 1))
     record = trained(objective, spec, engine, live, gpus, emulated)
     return finished(record, spec, engine)
 
@@ -106,14 +117,25 @@ def trained(
     LiveSection(packing=chosen_options.packing).check(
         "local" if engine == "local" else "ray", kind is not None
     )
+    with quiet() if spec.progress is None else nullcontext():
+        return _run(build, spec, engine, gpus, kind, settings)
+
+
+def _run(
+    build: Build | str,
+    spec: SearchSpec,
+    engine: str,
+    gpus: int | Sequence[int] | None,
+    kind: Emulated | None,
+    settings: Mapping[str, Any],
+) -> TuningRecord:
     if engine == "local":
         return run_local(build, spec, gpus, kind, **settings)
     from astrarium.tuning.live.ray.backend import RayTrialBackend
 
     if gpus is not None and not isinstance(gpus, int):
         raise InputError("gpus", gpus, "how many: a Ray cluster says which")
-    ray_settings = {"folder": spec.folder, "seed": spec.seed, **settings}
-    return run_with(spec, lambda: RayTrialBackend(build, gpus, kind, **ray_settings))
+    return run_with(spec, lambda: RayTrialBackend(build, gpus, kind, **spec.of_backend, **settings))
 
 
 def _search(wanted: Any) -> Choice | Search:

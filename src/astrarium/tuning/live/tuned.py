@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from astrarium.run.results import Run
 from astrarium.run.rows import Table
 from astrarium.tuning.level import LEVEL
 from astrarium.tuning.live.backend import Checkpoint
+from astrarium.tuning.live.checkpoints import Checkpoints
 from astrarium.tuning.live.checkpoints import path as checkpoint_path
 from astrarium.tuning.live.run.spec import SearchSpec
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.files import CANDIDATES
-from astrarium.tuning.report.summary import TuningSummary, summarize
+from astrarium.tuning.report.summary import TuningSummary, metrics_of, summarize
 from astrarium.tuning.scenario.read import TuningScenario
+from astrarium.tuning.spaces import space_of
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Best:
 
     The checkpoint is a file where a folder was given: `torch.load(file)["state"]` is what the training saved,
     if that is tensors and plain values. Other objects need `weights_only=False`, which runs code of the file.
+    It is of the iteration of the best value (*checkpoint_iterations* says of which), unless that was not
+    saved: `live={"keep": "last"}`, or saving takes long.
     """
 
     candidate: int
@@ -38,13 +43,14 @@ class Best:
     value: float
     iterations: int
     checkpoint: Path | None
+    checkpoint_iterations: int | None = None
 
 
 class Tuned(Run):
     """A finished search: its best candidate, its candidates and trials, and what it took of the GPUs.
 
-    It is a `Run` of the level tuning: `places`, `decisions` and `utilization` are rows too, and it is plotted
-    and saved alike.
+    It is a `Run` of the level tuning: `curves`, `places`, `decisions` and `utilization` are rows too, and it
+    is plotted and saved alike.
     """
 
     @property
@@ -52,12 +58,13 @@ class Tuned(Run):
         """The best candidate; a search without any value has none, and says why."""
         best = self.summary.best
         if best is None:
-            reasons = [candidate.reason for candidate in self.summary.by_candidate if candidate.reason]
-            raise InputError(
-                "best", None, f"a candidate with a value: {self.over} ({'; '.join(reasons[:3])})"
-            )
+            all_reasons = dict.fromkeys(candidate.reason for candidate in self.summary.by_candidate)
+            reasons = [reason for reason in all_reasons if reason and reason != self.over]
+            why = f"{self.over} ({'; '.join(reasons[:3])})" if reasons else self.over
+            raise InputError("best", None, f"a candidate that has reported a value: {why}")
         file = None if best.checkpoint is None else Path(best.checkpoint)
-        return Best(best.candidate, dict(best.configuration), best.value, best.iterations, file)
+        values = dict(best.configuration)
+        return Best(best.candidate, values, best.value, best.iterations, file, best.checkpoint_iterations)
 
     @property
     def over(self) -> str:
@@ -69,6 +76,9 @@ class Tuned(Run):
         """One row for each candidate, the best first: value, iterations, how it ended, its configuration."""
         candidates = self.summary.by_candidate
         columns = {name: [getattr(candidate, name) for candidate in candidates] for name in CANDIDATES}
+        columns["value"] = [nan if value is None else value for value in columns["value"]]
+        for name in metrics_of(candidates):
+            columns[f"metric.{name}"] = [candidate.metrics.get(name, nan) for candidate in candidates]
         return Table(
             {**columns, **_config([candidate.configuration for candidate in candidates])}, "candidates"
         )
@@ -91,7 +101,11 @@ def finished(record: TuningRecord, spec: SearchSpec, engine: str) -> Tuned:
     summary = summarize(record, spec.goal, spec.target)
     return Tuned(
         CoreRun(
-            LEVEL, _scenario(record, spec, engine), spec.label, record, with_checkpoint(summary, spec.folder)
+            LEVEL,
+            _scenario(record, spec, engine),
+            spec.label,
+            record,
+            with_checkpoint(summary, record, spec.folder),
         )
     )
 
@@ -101,13 +115,21 @@ def _config(configurations: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
     return {f"config.{name}": [configuration.get(name) for configuration in configurations] for name in names}
 
 
-def with_checkpoint(summary: TuningSummary, folder: Path | None) -> TuningSummary:
-    """Return the summary with the file in which the best candidate's state is kept."""
+def with_checkpoint(summary: TuningSummary, record: TuningRecord, folder: Path | None) -> TuningSummary:
+    """Return the summary with the file in which the best candidate's best state is kept."""
     if summary.best is None or folder is None:
         return summary
     best = summary.best
-    file = checkpoint_path(folder / "checkpoints", Checkpoint(best.candidate, best.iterations))
-    kept = msgspec.structs.replace(best, checkpoint=str(file) if file.is_file() else None)
+    curve = next(one.curve for one in record.candidates if one.number == best.candidate)
+    checkpoints = Checkpoints(folder / "checkpoints")
+    saved = set(checkpoints.kept(best.candidate))
+    scores = [score for score in curve if score.iterations in saved]
+    if not scores:
+        return summary
+    sign = 1 if summary.goal == "min" else -1
+    at = min(scores, key=lambda score: sign * score.value).iterations
+    file = checkpoint_path(checkpoints.folder, Checkpoint(best.candidate, at))
+    kept = msgspec.structs.replace(best, checkpoint=str(file), checkpoint_iterations=at)
     return msgspec.structs.replace(summary, best=kept)
 
 
@@ -117,7 +139,7 @@ def _scenario(record: TuningRecord, spec: SearchSpec, engine: str) -> TuningScen
     policy = _choice(spec.policy)
     gpus = max(1, len(record.gpus))
     written = {"goal": spec.goal, "target": spec.target, "gpus": gpus, "seed": spec.seed}
-    space = msgspec.to_builtins(dict(spec.space), enc_hook=repr)
+    space = msgspec.to_builtins(space_of(spec.space), enc_hook=repr)
     return TuningScenario(
         search=search,
         space=dict(spec.space),

@@ -1,7 +1,7 @@
 """The sampler takes configurations from an Optuna study, with any sampler and any storage.
 
 The study sees every candidate as a trial of its own, which ends as COMPLETE, PRUNED (others were better, or
-the search ended before it did) or FAIL (of an error). The values of candidates after each rung are its
+the search ended before it did) or FAIL (of an error). The values that candidates report are its
 intermediate values, by iterations: samplers such as TPE learn from those of pruned trials too.
 """
 

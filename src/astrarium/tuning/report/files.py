@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from astrarium.tuning.contract import Put
 from astrarium.tuning.record import Decision, TuningRecord
 from astrarium.tuning.report import tables as tuning_tables
 from astrarium.tuning.report.heat_map import fitting, heat_map
-from astrarium.tuning.report.summary import WINDOWS, CandidateSummary, TuningSummary, summarize
+from astrarium.tuning.report.summary import WINDOWS, CandidateSummary, TuningSummary, metrics_of, summarize
 from astrarium.tuning.runtime import Place
 from astrarium.tuning.state import TrialRow
 
@@ -27,6 +28,7 @@ Runs = Sequence["Run[TuningScenario, TuningRecord]"]
 FILES = {
     "candidates.csv": "one row a candidate, the best first: value, iterations, GPU time, ending, values",
     "trials.csv": "one row a trial: the candidate that it trained, from when to when, moves, GPU time",
+    "curves.csv": "one row for each value that a candidate has reported, and other numbers with it",
     "places.csv": "one row for each time that a trial was at a place: its GPUs, and its share of them",
     "decisions.csv": "one row for each place that the policy gave, or pause, and why",
     "utilization.csv": "one row for each GPU and window of time: the part of it that was held",
@@ -37,6 +39,7 @@ TRIALS = ("trial", "group", "candidate", "begins", "iterations", "arrived_s", "s
 PLACES = ("trial", "candidate", "gpus", "share", "start_s", "end_s")
 DECISIONS = ("at_s", "what", "trial", "candidate", "gpus", "share", "why")
 CANDIDATES = ("candidate", "value", "iterations", "gpu_s", "moves", "standing", "reason", "source")
+CURVES = ("candidate", "iterations", "at_s", "value")
 HEAT = ("gpu", "start_s", "end_s", "held")
 MOST_SLICES = 20_000
 
@@ -146,6 +149,7 @@ def _rows(record: TuningRecord) -> dict[str, NamedRows]:
     """Return the rows of each kind, with the names of their columns."""
     return {
         "trials": (TRIALS, map(_trial_cells, record.rows)),
+        "curves": _curves(record),
         "places": (PLACES, _places(record)),
         "decisions": (DECISIONS, _decisions(record)),
         "utilization": (HEAT, _heat(record)),
@@ -188,14 +192,33 @@ def trials_timeline(record: TuningRecord) -> Entry:
 
 def _candidates(candidates: Sequence[CandidateSummary]) -> NamedRows:
     names = list(dict.fromkeys(name for candidate in candidates for name in candidate.configuration))
+    metrics = metrics_of(candidates)
     cells = (
         (
             *(getattr(candidate, name) for name in CANDIDATES),
+            *(candidate.metrics.get(name) for name in metrics),
             *(candidate.configuration.get(name) for name in names),
         )
         for candidate in candidates
     )
-    return [*CANDIDATES, *(f"configuration.{name}" for name in names)], cells
+    titles = [*(f"metric.{name}" for name in metrics), *(f"configuration.{name}" for name in names)]
+    return [*CANDIDATES, *titles], cells
+
+
+def _curves(record: TuningRecord) -> NamedRows:
+    scores = [(one.number, score) for one in record.candidates for score in one.curve]
+    names = list(dict.fromkeys(name for _, score in scores for name in score.metrics))
+    cells = (
+        (
+            number,
+            score.iterations,
+            score.at / SECOND,
+            score.value,
+            *(score.metrics.get(name, nan) for name in names),
+        )
+        for number, score in scores
+    )
+    return [*CURVES, *(f"metric.{name}" for name in names)], cells
 
 
 def _places(record: TuningRecord) -> Iterator[Sequence[Any]]:

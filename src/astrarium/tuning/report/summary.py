@@ -17,12 +17,18 @@ WINDOWS = 72  # of a heat map
 
 
 class BestFound(msgspec.Struct, frozen=True):
+    """The best that a search has found: the candidate with the best value that was ever reported.
+
+    *checkpoint* is the file with the best state of that candidate that is kept, if any, and
+    *checkpoint_iterations* what it had then: less or more than *iterations* where saving took too long."""
+
     candidate: int
     value: float
     iterations: int  # that it had then
     at_s: float
     configuration: dict[str, Any]
-    checkpoint: str | None = None  # file with what it had learnt, where one is kept
+    checkpoint: str | None = None
+    checkpoint_iterations: int | None = None
 
 
 class CandidateSummary(msgspec.Struct, frozen=True):
@@ -37,6 +43,7 @@ class CandidateSummary(msgspec.Struct, frozen=True):
     reason: str
     source: int | None
     configuration: dict[str, Any]
+    metrics: dict[str, float] = {}  # what else it reported with that value
 
 
 class TuningSummary(msgspec.Struct, frozen=True):
@@ -90,10 +97,13 @@ def best_found(record: TuningRecord) -> BestFound | None:
         return None
     last = record.best[-1]
     candidate = next(entry for entry in record.candidates if entry.number == last.candidate)
-    scored = next(entry for entry in candidate.history if (entry.at, entry.value) == (last.at, last.value))
-    return BestFound(
-        last.candidate, last.value, scored.iterations, last.at / SECOND, dict(candidate.configuration.values)
-    )
+    values = dict(candidate.configuration.values)
+    return BestFound(last.candidate, last.value, last.iterations, last.at / SECOND, values)
+
+
+def metrics_of(candidates: Iterable[CandidateSummary]) -> list[str]:
+    """Return the names of all numbers that candidates have reported beside their values."""
+    return list(dict.fromkeys(name for candidate in candidates for name in candidate.metrics))
 
 
 def summarize_candidates(record: TuningRecord, goal: Goal) -> list[CandidateSummary]:
@@ -110,19 +120,20 @@ def _candidate(candidate: Candidate, rows: Iterable[TrialRow], goal: Goal) -> Ca
     return CandidateSummary(
         candidate.number,
         None if best is None else best.value,
-        candidate.done,
+        candidate.trained,
         sum(row.gpu_time for row in rows) / SECOND,
         sum(row.moves for row in rows),
         candidate.standing.name.lower(),
         candidate.reason,
         candidate.source,
         dict(candidate.configuration.values),
+        {} if best is None else dict(best.metrics),
     )
 
 
 def _best(candidate: Candidate, goal: Goal) -> CandidateScore | None:
     sign = 1 if goal == "min" else -1
-    return min(candidate.history, key=lambda score: (sign * score.value, score.at), default=None)
+    return min(candidate.curve, key=lambda score: (sign * score.value, score.at), default=None)
 
 
 def _rank(candidate: Candidate, goal: Goal) -> tuple[bool, float, Time, int]:

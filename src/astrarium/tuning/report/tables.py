@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from astrarium.core.quantities import counted
 from astrarium.run.tables import as_it_is, plain_table, unit_of
-from astrarium.tuning.report.summary import CandidateSummary, TuningSummary
+from astrarium.tuning.report.summary import CandidateSummary, TuningSummary, metrics_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,6 +29,8 @@ def best_line(summary: TuningSummary, whose: str = "") -> Text:
     number = f"candidate {best.candidate}" + (f" of {whose}" if whose else "")
     text = f"best: {_value(best.value)} after {counted(best.iterations, 'iteration')}, {number}: "
     where = "" if best.checkpoint is None else f"\nits checkpoint: {best.checkpoint}"
+    if best.checkpoint is not None and best.checkpoint_iterations != best.iterations:
+        where += f", after {counted(best.checkpoint_iterations or 0, 'iteration')}"
     return as_it_is(text + configuration(best.configuration) + where, no_wrap=True)
 
 
@@ -139,7 +141,8 @@ def _use(summaries: Sequence[TuningSummary]) -> list[str]:
 def candidates_table(candidates: Sequence[CandidateSummary]) -> Table:
     """Make one row for each candidate, the best first."""
     unit, size = unit_of(max((candidate.gpu_s for candidate in candidates), default=0.0))
-    table = plain_table("candidate", "value", "iterations", f"GPU time {unit}", "moves", "ended")
+    metrics = metrics_of(candidates)
+    table = plain_table("candidate", "value", *metrics, "iterations", f"GPU time {unit}", "moves", "ended")
     table.add_column("configuration", overflow="fold")
     for candidate in candidates[:MOST_CANDIDATES]:
         ended = (
@@ -147,10 +150,17 @@ def candidates_table(candidates: Sequence[CandidateSummary]) -> Table:
         )
         source = "" if candidate.source is None else f" (from {candidate.source})"
         value = "-" if candidate.value is None else _value(candidate.value)
-        numbers = (value, str(candidate.iterations), f"{candidate.gpu_s / size:,.1f}", str(candidate.moves))
+        others = [_value(candidate.metrics[name]) if name in candidate.metrics else "-" for name in metrics]
+        numbers = (
+            value,
+            *others,
+            str(candidate.iterations),
+            f"{candidate.gpu_s / size:,.1f}",
+            str(candidate.moves),
+        )
         description = as_it_is(configuration(candidate.configuration) + source)
         table.add_row(str(candidate.candidate), *numbers, as_it_is(ended), description)
-    _keep_whole(table, 3)
+    _keep_whole(table, 3 + len(metrics))
     if len(candidates) > MOST_CANDIDATES:
         table.caption = f"the best {MOST_CANDIDATES} of {len(candidates)} candidates"
     return table

@@ -40,6 +40,7 @@ class TuningScenario(WrittenScenario, frozen=True, kw_only=True):
     goal: Goal
     target: float | None
     gpus: int
+    metric: str = ""
     sampler: SamplerSection = SamplerSection("random")
     costs: schema.CostsSection = schema.CostsSection()
     task: Task | None = None
@@ -78,6 +79,7 @@ def parse(raw: Any, path: Path = Path()) -> TuningScenario:
         space=dict(space),
         goal=goal,
         target=decode(float | None, raw.get("target"), "target"),
+        metric=decode(str, raw.get("metric", ""), "metric"),
         gpus=decode(schema.Gpus, raw.get("gpus", 8), "gpus"),
         policy=policy,
         seed=decode(Seed, raw.get("seed", DEFAULT_SEED), "seed"),
@@ -100,7 +102,7 @@ def _check(scenario: TuningScenario) -> None:
     check_target(scenario.target, scenario.task)
     scenario.live.check(scenario.engine, scenario.emulated is not None)
     if scenario.train is None:
-        for name in ("emulated", "engine", "live"):
+        for name in ("emulated", "engine", "live", "metric"):
             if name in scenario.raw:
                 expected = "a train function with it: simulations have no such thing"
                 raise InputError(name, scenario.raw[name], expected)

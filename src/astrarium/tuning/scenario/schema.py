@@ -35,13 +35,14 @@ class CostsSection(msgspec.Struct, frozen=True):
 class LiveSection(msgspec.Struct, frozen=True):
     """How a live run trains; what is not written is up to its engine. *packing*: trials that share a GPU are
     processes, or threads in lanes of one; *gate*: under the kernel gate, where there is one. *checkpoints*
-    are so far apart in a trial that goes on; *patience* with a process that gives no sign of life. A trial
-    fails whose iteration takes more than *longest*. *threads* of the CPU for each. *address*: of the Ray
-    cluster."""
+    are so far apart in a trial that goes on; *keep*: the best of each candidate beside its newest, or the
+    last alone. *patience* with a process that gives no sign of life. A trial fails whose iteration takes more
+    than *longest*. *threads* of the CPU for each. *address*: of the Ray cluster."""
 
     packing: Literal["processes", "lanes"] | None = None
     gate: bool | None = None
     checkpoints: Duration | None = None
+    keep: Literal["best", "last"] | None = None
     patience: Duration | None = None
     longest: Duration | None = None
     threads: Threads | None = None

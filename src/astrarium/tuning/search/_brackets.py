@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from astrarium.tuning.search.contract import Course, Results, Want, WantedTrials
-from astrarium.tuning.search.successive_halving import Count, Eta, Iterations, totals
+from astrarium.tuning.search.successive_halving import Count, Eta, Iterations, iterations_of, totals
 
 
 class RunningBracket:
@@ -55,6 +55,11 @@ class BracketParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class Bracket(NamedTuple):
     candidates: int
     rungs: list[int]  # totals, in iterations
+
+
+def budget_of(chosen: BracketParameters) -> int:
+    """Return the iterations of all brackets together."""
+    return sum(iterations_of(count, rungs, chosen.eta) for count, rungs in brackets(chosen))
 
 
 def brackets(chosen: BracketParameters) -> list[Bracket]:

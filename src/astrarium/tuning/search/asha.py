@@ -21,6 +21,7 @@ from astrarium.tuning.search.successive_halving import (
     Eta,
     Iterations,
     concurrent_trials,
+    iterations_of,
     totals,
 )
 
@@ -36,6 +37,11 @@ class Asha:
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
+
+    def budget(self) -> int:
+        chosen = self.parameters
+        rungs = totals(chosen.smallest, chosen.iterations, chosen.eta)
+        return iterations_of(chosen.candidates, rungs, chosen.eta)
 
     def run(self, pool: Pool) -> Course:
         open_rungs = _Rungs(pool, self.parameters)

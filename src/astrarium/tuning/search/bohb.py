@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from astrarium.tuning.policies import searches
-from astrarium.tuning.search._brackets import BracketParameters, RunningBracket, brackets
+from astrarium.tuning.search._brackets import BracketParameters, RunningBracket, brackets, budget_of
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
 from astrarium.tuning.search.successive_halving import Concurrency, concurrent_trials, successive_halving
 
@@ -24,6 +24,9 @@ class SyncBohb:
     def __init__(self, parameters: BracketParameters) -> None:
         self.parameters = parameters
 
+    def budget(self) -> int:
+        return budget_of(self.parameters)
+
     def run(self, pool: Pool) -> Course:
         for course in _courses(pool, self.parameters):
             yield from course
@@ -36,6 +39,9 @@ class Bohb:
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
+
+    def budget(self) -> int:
+        return budget_of(self.parameters)
 
     def run(self, pool: Pool) -> Course:
         begun: list[RunningBracket] = []

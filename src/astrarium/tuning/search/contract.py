@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -42,6 +43,7 @@ class CandidateScore(NamedTuple):
     at: Time
     iterations: int  # in all
     value: float
+    metrics: Mapping[str, float] = MappingProxyType({})  # what else was reported with it
 
 
 @dataclass
@@ -50,7 +52,8 @@ class Candidate:
     configuration: Configuration
     source: int | None = None  # the candidate whose checkpoint it began with
     done: int = 0  # iterations in its checkpoint
-    history: list[CandidateScore] = field(default_factory=list)
+    history: list[CandidateScore] = field(default_factory=list)  # at the ends of its trials, for the search
+    curve: list[CandidateScore] = field(default_factory=list)  # every value that was reported, by iterations
     standing: Standing = Standing.OPEN
     reason: str = ""
 
@@ -61,7 +64,12 @@ class Candidate:
     @property
     def value(self) -> float | None:
         """Return the candidate's last value; None before the first."""
-        return self.history[-1].value if self.history else None
+        return self.curve[-1].value if self.curve else None
+
+    @property
+    def trained(self) -> int:
+        """Return the iterations that it has reported, be they in its checkpoint or not."""
+        return max(self.done, self.curve[-1].iterations if self.curve else 0)
 
 
 class Pool:
@@ -111,16 +119,28 @@ class Pool:
     def better(self, value: float, than: float | None) -> bool:
         return than is None or self._sign * value < self._sign * than
 
+    def best_of(self, candidate: int) -> float | None:
+        """Return the best value that the candidate has reported; None where there is none."""
+        values = [score.value for score in self.all[candidate].curve]
+        return min(values, key=lambda value: self._sign * value, default=None)
+
     def reached(self, value: float, target: float) -> bool:
         return self._sign * value <= self._sign * target
+
+    def observe(self, candidate: Candidate, score: CandidateScore) -> bool:
+        """Add a score to the candidate's curve; tell whether it is new, and not of an iteration that is run
+        once more after its process was lost."""
+        if candidate.curve and score.iterations <= candidate.curve[-1].iterations:
+            return False
+        candidate.curve.append(score)
+        return True
 
     def score(self, candidate: Candidate, now: Time, iterations: int, value: float) -> None:
         candidate.done = iterations
         candidate.history.append(CandidateScore(now, iterations, value))
 
-    def report(self, candidate: Candidate) -> bool:
-        """Tell the sampler the candidate's last value; return True if the sampler's library would stop it."""
-        _, iterations, value = candidate.history[-1]
+    def report(self, candidate: Candidate, iterations: int, value: float) -> bool:
+        """Tell the sampler a candidate's value; return True if the sampler's library would stop it."""
         return self._sampler.report(candidate.configuration.id, iterations, value)
 
     def end(self, candidate: Candidate, standing: Standing, reason: str) -> None:
@@ -153,6 +173,14 @@ class Pool:
 
 class Search(Protocol):
     def run(self, pool: Pool) -> Course: ...
+
+
+@runtime_checkable
+class Budgeted(Protocol):
+    """A search may know how much there is to do at most: how long it takes is told by that."""
+
+    def budget(self) -> int:
+        """Return the iterations of all candidates together, if none fails."""
 
 
 def drawn(pool: Pool, count: float) -> list[int]:

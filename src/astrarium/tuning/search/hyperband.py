@@ -16,9 +16,16 @@ from typing import Annotated
 import msgspec
 
 from astrarium.tuning.policies import searches
-from astrarium.tuning.search._brackets import BracketParameters, RunningBracket, brackets
+from astrarium.tuning.search._brackets import BracketParameters, RunningBracket, brackets, budget_of
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
-from astrarium.tuning.search.successive_halving import Count, Eta, Iterations, successive_halving, totals
+from astrarium.tuning.search.successive_halving import (
+    Count,
+    Eta,
+    Iterations,
+    iterations_of,
+    successive_halving,
+    totals,
+)
 
 
 @searches.register("successive-halving")
@@ -34,6 +41,11 @@ class SuccessiveHalving:
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
 
+    def budget(self) -> int:
+        chosen = self.parameters
+        rungs = totals(chosen.smallest, chosen.iterations, chosen.eta)
+        return iterations_of(chosen.candidates, rungs, chosen.eta)
+
     def run(self, pool: Pool) -> Course:
         chosen = self.parameters
         rungs = totals(chosen.smallest, chosen.iterations, chosen.eta)
@@ -47,6 +59,9 @@ class Hyperband:
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
+
+    def budget(self) -> int:
+        return budget_of(self.parameters)
 
     def run(self, pool: Pool) -> Course:
         chosen = self.parameters

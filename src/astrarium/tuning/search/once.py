@@ -37,6 +37,9 @@ class Random:
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
 
+    def budget(self) -> int:
+        return self.parameters.candidates * self.parameters.iterations
+
     def run(self, pool: Pool) -> Course:
         return successive_halving(
             pool, drawn(pool, self.parameters.candidates), [self.parameters.iterations], eta=2

@@ -28,6 +28,9 @@ class Pbt:
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
 
+    def budget(self) -> int:
+        return self.parameters.population * self.parameters.iterations
+
     def run(self, pool: Pool) -> Course:
         chosen = self.parameters
         members = drawn(pool, chosen.population)

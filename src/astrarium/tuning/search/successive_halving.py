@@ -30,6 +30,17 @@ def totals(smallest: int, largest: int, eta: int) -> list[int]:
     return sizes
 
 
+def iterations_of(candidates: int, rungs: list[int], eta: int) -> int:
+    """Return what candidates train for in all, if the best of each rung go on."""
+    done = 0
+    iterations = 0
+    for total in rungs:
+        iterations += candidates * (total - done)
+        done = total
+        candidates = max(1, candidates // eta)
+    return iterations
+
+
 def successive_halving(pool: Pool, candidates: list[int], rungs: list[int], eta: int) -> Course:
     """Run successive halving, with one group for each rung. At least one candidate goes on, if any has a
     value."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from astrarium.tuning.live.loop.reports import Reported
+
 
 class EarlierResult(NamedTuple):
     """An earlier run had this result; *error* says why the trial failed, if it did."""
@@ -25,6 +27,13 @@ class Journal:
 
     def failed(self, candidate: int, values: Mapping[str, Any], total: int, error: str) -> None:
         """Write a failure down. A resumed run does not try again: the search has gone on without it."""
+
+    def reported(self, candidate: int, values: Mapping[str, Any], report: Reported) -> None:
+        """Write a value on the way to a result down: it outlives the process, but perhaps not the machine."""
+
+    def curve(self, candidate: int, values: Mapping[str, Any], upto: int) -> list[Reported]:
+        """Return what was reported of the candidate up to so many iterations."""
+        return []
 
     def result(self, candidate: int, values: Mapping[str, Any], total: int) -> EarlierResult | None:
         """Return a trial's result if it need not run again: the next trial finds its checkpoint."""

@@ -12,6 +12,7 @@ from typing import Any
 from astrarium.core.quantities import SECOND, Time
 from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
+from astrarium.run.waiting import waiting
 from astrarium.tuning import contract
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, News, TrialBackend, Work
 from astrarium.tuning.live.estimates import PRIOR, Estimates
@@ -74,13 +75,16 @@ class LiveTuning:
         stop: Callable[[], str] = lambda: "",
         after: Callable[[LiveTuning], None] = lambda live: None,
     ) -> None:
-        """Run until the search ends, or *stop* returns a reason. *after* is called after each step."""
+        """Run until the search ends, or *stop* returns a reason: then trials save what they have learnt.
+        *after* is called after each step."""
         why = "the run broke off"
         try:
             while not self.over and not (why := stop()):
                 self.listen(clock())
                 if self.step(clock()):
                     after(self)
+            if not self.over:
+                self.leave(clock)
         finally:
             self.close(clock(), why)
 
@@ -94,12 +98,33 @@ class LiveTuning:
         all_news = [*self._news, *self._backend.hear(0.0)]
         self._news = []
         events = [*self._events(now, all_news), *self._timers.due(now)]
-        happened = bool(events)
-        while events:
+        observed = self._observe(now)
+        happened = bool(events) or observed
+        while events or self.session.reached:
             self._timers.set_from(self._engine.step(now, events))
-            events = [*self._known_results(), *self._translator.never_began()]
+            events = [*self._known_results(now), *self._translator.never_began()]
         self._settle(now)
         return happened
+
+    def leave(self, clock: Callable[[], Time]) -> None:
+        """Let every run end after its iteration with a checkpoint, from which a later search goes on."""
+        for run in self.runs.alive.values():
+            if not run.leaving:
+                run.leaving = True
+                self._backend.stop(run.work.trial, run.work.run)
+        until = clock() + self._limits.leaving
+        with waiting("trials end their iterations and save what they have learnt"):
+            while self.runs.alive and (now := clock()) < until:
+                self._news += self._backend.hear(min(self._limits.patience, until - now) / SECOND)
+                self._hear_leaving(clock())
+
+    def _hear_leaving(self, now: Time) -> None:
+        """Note values and results of runs that leave; nothing is decided any more."""
+        news = self._news
+        self._news = []
+        for event in self._translator.events(now, news, None):
+            self._write_down(event)
+        self._observe(now)
 
     def close(self, now: Time, why: str = "the run was stopped") -> None:
         """Close session, engine and backend: nothing is left open or running."""
@@ -125,6 +150,16 @@ class LiveTuning:
             yield contract.GpusChanged(self._gpus)
             yield from self.session.begin(len(self._gpus)) if begins else ()
 
+    def _observe(self, now: Time) -> bool:
+        """Hand the session what trials have reported; tell whether any of it was news."""
+        observed = False
+        for trial, report in self._reports.take_new():
+            row = self.state.open.get(trial)
+            if row is not None and self.session.observe(now, trial, *report):
+                self._journal.reported(row.trial.candidate, self._values(row), report)
+                observed = True
+        return observed
+
     def _write_down(self, event: contract.Event) -> None:
         """Write the end of a trial to the journal."""
         if not isinstance(event, contract.TrialFinished | contract.TrialFailed):
@@ -137,19 +172,22 @@ class LiveTuning:
         else:
             self._journal.finished(candidate, self._values(row), total, self._reports.worth(row.trial))
 
-    def _known_results(self) -> Iterator[contract.Event]:
+    def _known_results(self, now: Time) -> Iterator[contract.Event]:
         """Yield what an earlier run did of trials that have just come."""
         for number, row in self.state.open.items():
             if number not in self._looked_up:
                 self._looked_up.add(number)
-                yield from self._resumed(row)
+                yield from self._resumed(now, row)
 
-    def _resumed(self, row: TrialRow) -> Iterator[contract.Event]:
+    def _resumed(self, now: Time, row: TrialRow) -> Iterator[contract.Event]:
         trial = row.trial
         values = self._values(row)
         result = self._journal.result(trial.candidate, values, trial.total)
         kept = self._journal.kept(trial.candidate, values, trial.total) - trial.begins
         self._remembered += result is not None
+        learnt = trial.begins + max(0, kept) if result is None else trial.total
+        for report in self._journal.curve(trial.candidate, values, learnt):
+            self.session.observe(now, trial.id, *report)
         if result is not None and result.error:
             yield contract.TrialFailed(trial.id, row.run, result.error)
         elif result is not None:
@@ -186,7 +224,8 @@ class LiveTuning:
             self._written.add(trial.candidate)
             self._journal.began(trial.candidate, values)
         start = _checkpoint(trial, self._translator.kept.get(trial.id, 0))
-        work = Work(trial.id, row.run, trial.candidate, values, place, trial.total, start)
+        best = self.session.pool.best_of(trial.candidate)
+        work = Work(trial.id, row.run, trial.candidate, values, place, trial.total, start, best)
         self.runs.begin(now, work, self._translator.left_at.pop(trial.id, None))
         self._backend.start(work)
 

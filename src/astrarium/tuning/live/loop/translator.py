@@ -59,7 +59,7 @@ class NewsTranslator:
         run = self._runs.current(news.trial, news.run)
         if run is None or news.trial not in self._state.open:
             return False
-        self._reports.hear(news.trial, news.iterations, news.value)
+        self._reports.hear(news.trial, news.iterations, news.value, news.metrics)
         if run.first and run.left is not None:
             self._moves.append(max(0, now - news.took - run.left))
         counted = self._runs.sharers(now, run)

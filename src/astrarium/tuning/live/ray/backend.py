@@ -21,11 +21,12 @@ from astrarium.tuning.live.ray.cluster import agent_placement, connect, the_ray
 from astrarium.tuning.live.ray.slots import RaySlots
 from astrarium.tuning.live.slots.backend import SlotBackend
 from astrarium.tuning.live.slots.fork_server import PRELOAD
-from astrarium.tuning.live.slots.messages import Packing
+from astrarium.tuning.live.slots.messages import Keep, Packing
 from astrarium.tuning.live.slots.rendezvous import Rendezvous
 from astrarium.tuning.live.slots.search_folder import SearchFolder
 from astrarium.tuning.live.training.packing import packed
 from astrarium.tuning.live.training.workers import Build, Emulated
+from astrarium.tuning.samplers import Goal
 
 BEAT = 1.0  # seconds between signs of life of a slot
 SLOT_PATIENCE = 30.0  # of its agent with a silent slot
@@ -39,7 +40,8 @@ class RayTrialBackend(SlotBackend):
 
     *cpus* go with each GPU. *patience*: seconds of silence after which an agent is gone. *most* slots are
     kept for each GPU. *preload*: modules that trainings need, and that take long to import. *gate*: slots
-    come under the kernel gate of their GPU, where there is one. *packing* as that of a `LocalTrialBackend`.
+    come under the kernel gate of their GPU, where there is one. *packing*, *goal*, *target*, *metric*
+    and *keep* as those of a `LocalTrialBackend`.
     """
 
     def __init__(
@@ -58,6 +60,10 @@ class RayTrialBackend(SlotBackend):
         preload: Sequence[str] = (),
         gate: bool = True,
         packing: Packing = "processes",
+        goal: Goal = "min",
+        target: float | None = None,
+        metric: str = "",
+        keep: Keep = "best",
     ) -> None:
         packed_build = packed(build)
         with waiting("connecting to the Ray cluster"):
@@ -66,7 +72,15 @@ class RayTrialBackend(SlotBackend):
         search_folder = SearchFolder(
             Path(folder) if folder is not None else _temporary(hosts), packed_build, folder is None
         )
-        own = {"seed": seed, "threads": threads, "beat": BEAT}
+        own = {
+            "seed": seed,
+            "threads": threads,
+            "beat": BEAT,
+            "goal": goal,
+            "target": target,
+            "metric": metric,
+            "keep": keep,
+        }
         setup = search_folder.slot_setup("gpu", emulated, packing, **own)
         settings = AgentSettings(
             setup=setup,

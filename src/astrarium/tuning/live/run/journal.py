@@ -12,6 +12,7 @@ from typing import Any
 from astrarium.core.errors import InputError
 from astrarium.tuning.live.checkpoints import Checkpoints
 from astrarium.tuning.live.loop.journal import EarlierResult, Journal
+from astrarium.tuning.live.loop.reports import Reported
 
 
 class FileJournal(Journal):
@@ -23,6 +24,7 @@ class FileJournal(Journal):
         self._checkpoints = checkpoints
         self._values: dict[int, str] = {}  # by candidate: what was last trained under that number
         self._results: dict[tuple[int, str, int], EarlierResult] = {}
+        self._curves: dict[tuple[int, str], dict[int, Reported]] = {}
         self._read()
 
     def began(self, candidate: int, values: Mapping[str, Any]) -> None:
@@ -38,6 +40,15 @@ class FileJournal(Journal):
 
     def failed(self, candidate: int, values: Mapping[str, Any], total: int, error: str) -> None:
         self._add({"candidate": candidate, "values": _canonical(values), "total": total, "error": error})
+
+    def reported(self, candidate: int, values: Mapping[str, Any], report: Reported) -> None:
+        line = {"candidate": candidate, "values": _canonical(values), "at": report.iterations}
+        metrics = {"metrics": dict(report.metrics)} if report.metrics else {}
+        self._add({**line, "value": report.value, **metrics}, durable=False)
+
+    def curve(self, candidate: int, values: Mapping[str, Any], upto: int) -> list[Reported]:
+        known = self._curves.get((candidate, _canonical(values)), {})
+        return [known[iterations] for iterations in sorted(known) if iterations <= upto]
 
     def result(self, candidate: int, values: Mapping[str, Any], total: int) -> EarlierResult | None:
         written = _canonical(values)
@@ -58,17 +69,22 @@ class FileJournal(Journal):
         known = takewhile(self._values.__contains__, count())
         return [json.loads(self._values[candidate]) for candidate in known]
 
-    def _add(self, line: dict[str, Any]) -> None:
+    def _add(self, line: dict[str, Any], durable: bool = True) -> None:
+        """Append a line; a *durable* one, and all before it, outlive the machine's end."""
         self._take(line)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
 
     def _take(self, line: dict[str, Any]) -> None:
         candidate = line["candidate"]
         written = line["values"]
         self._values[candidate] = written
+        if "at" in line:
+            report = Reported(line["at"], line["value"], line.get("metrics", {}))
+            self._curves.setdefault((candidate, written), {})[report.iterations] = report
         if "total" in line:
             known = EarlierResult(None, line["error"]) if "error" in line else EarlierResult(line["value"])
             self._results[candidate, written, line["total"]] = known

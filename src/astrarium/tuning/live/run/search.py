@@ -36,9 +36,7 @@ def run_local(
     """Run a search on this machine. *backend* holds further settings of `LocalTrialBackend`."""
 
     def make_backend() -> LocalTrialBackend:
-        trial_backend = LocalTrialBackend(
-            build, gpus, emulated, folder=spec.folder, seed=spec.seed, **backend
-        )
+        trial_backend = LocalTrialBackend(build, gpus, emulated, **spec.of_backend, **backend)
         with _closed_on_error(trial_backend):
             trial_backend.warm_up()
         return trial_backend

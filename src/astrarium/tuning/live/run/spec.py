@@ -32,11 +32,18 @@ class SearchSpec:
     policy: Choice | TuningPolicy = Choice(DEFAULT_POLICY)  # noqa: RUF009
     goal: Goal = "min"
     target: float | None = None
+    metric: str = ""
     seed: int = 0
     folder: Path | None = None
     resume: bool = False
     progress: OnStep | None = None
     limits: LiveLimits | None = None
+
+    @property
+    def of_backend(self) -> dict[str, Any]:
+        """Return what a trial backend must know of the search."""
+        names = ("folder", "seed", "goal", "target", "metric")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def label(self) -> str:

@@ -124,7 +124,7 @@ class SlotBackend:
         elif isinstance(message, Noted):
             self.noted(gang.work.candidate, message.name, message.value)
         elif isinstance(message, Saved):
-            self._wrote(gang, message.iterations)
+            self._wrote(gang, message.iterations, message.best)
         else:
             self._release(gang, slot, message)
             self._member_over(gang, message.rank, message)
@@ -176,9 +176,9 @@ class SlotBackend:
             self._wrote(gang, leader.iterations)
         self._news.append(gang.run_ended())
 
-    def _wrote(self, gang: Gang, iterations: int) -> None:
+    def _wrote(self, gang: Gang, iterations: int, best: bool = False) -> None:
         gang.saved = iterations
-        self._checkpoints.wrote(gang.work.candidate, iterations, keep=iterations == gang.work.total)
+        self._checkpoints.wrote(gang.work.candidate, iterations, iterations == gang.work.total, best)
 
     def _look_at_gpus(self) -> None:
         there = self.slots.gpus()

@@ -9,24 +9,29 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from time import monotonic, monotonic_ns
-from typing import Any, cast
+from typing import Any
 
+from astrarium.core.errors import InputError
 from astrarium.core.random_streams import stream
 from astrarium.tuning.live.backend import Checkpoint, Ending, Iterated
 from astrarium.tuning.live.checkpoints import read, write
 from astrarium.tuning.live.random_states import seed_all
 from astrarium.tuning.live.slots.messages import Begin, MemberEnded, Message, Noted, Saved, SlotSetup
+from astrarium.tuning.live.training.forms import training_of
 from astrarium.tuning.live.training.workers import Build, ClosableTraining, Training, Workers
 
 LONGEST = timedelta(minutes=30)  # that one member may be ahead of another
 MOST = 2000  # letters of an error that are reported
-NEEDED = ("step", "save", "load")
+# Saving a candidate that gets better and better may take so much of the time of its run, and so many seconds.
+SAVING_SHARE = 0.1
+SAVING_SECONDS = 1.0
 
 
 class Dropped(BaseException):
@@ -48,8 +53,12 @@ class GangMember:
         self._tell = tell
         self._done = self.work.start.iterations if self.work.start is not None else 0
         self._value: float | None = None
+        self._metrics: dict[str, float] = {}  # what else was reported with the value
         self._saved = self.work.start  # the newest checkpoint that is its own or that it began with
         self._saved_at = monotonic()
+        self._began = monotonic()
+        self._saving_took = 0.0  # seconds, in all
+        self._best: float | None = None  # the best value of which this run has saved the state
         self._held: Any = None
 
     @property
@@ -119,7 +128,7 @@ class GangMember:
         if not self._setup.lanes:  # runs in lanes share the generators
             seed_all(workers.seed)
         with self._theirs():
-            training = _checked(build()(dict(self.work.values), workers))
+            training = training_of(build(), dict(self.work.values), workers)
         if self.work.start is not None:
             with self._theirs():
                 training.load(read(Path(self.begin.folder), self.work.start))
@@ -141,8 +150,9 @@ class GangMember:
         while self._one_more():
             self._step(training)
             if self.begin.rank == 0 and monotonic() - self._saved_at > self.begin.every:
+                best = self._is_best
                 self._save(training)
-                self._tell(Saved(*self.key, self._done))
+                self._tell(Saved(*self.key, self._done, best))
         if self.dropped:
             raise Dropped
         if self.begin.rank == 0:
@@ -164,17 +174,46 @@ class GangMember:
         began = monotonic_ns()
         with self.turn(), self._theirs():
             self.workers.begin()
-            self._value = _number(training.step())
+            self._value, self._metrics = numbers(training.step(), self._setup.metric)
         self._done += 1
         if self.begin.rank == 0:
             took = monotonic_ns() - began
+            self._save_best(training)  # first: a target that is reached with it ends the search
             sharers = float(self.work.place.parts) if self._setup.emulated is not None else None
-            self._tell(Iterated(*self.key, self._done, took, self._value, sharers))
+            self._tell(Iterated(*self.key, self._done, took, self._value, sharers, self._metrics))
+
+    def _save_best(self, training: Training) -> None:
+        """Save a candidate that is worth more than whenever it was saved, unless that took too long so far;
+        one that is good enough to end the search is saved in any case."""
+        if self._setup.keep == "last" or not self._is_best:
+            return
+        most = SAVING_SECONDS + SAVING_SHARE * (monotonic() - self._began)
+        if self._saving_took < most or self._reaches(self._setup.target):
+            self._save(training)
+            self._tell(Saved(*self.key, self._done, best=True))
+
+    def _reaches(self, target: float | None) -> bool:
+        if target is None or self._value is None:
+            return False
+        return self._value <= target if self._setup.goal == "min" else self._value >= target
+
+    @property
+    def _is_best(self) -> bool:
+        if self._value is None or not isfinite(self._value):
+            return False
+        sign = 1 if self._setup.goal == "min" else -1
+        if self._best is not None:
+            return sign * self._value < sign * self._best
+        # of an equal one that was reported before, the process may have been lost before it was saved
+        return self.work.best is None or sign * self._value <= sign * self.work.best
 
     def _save(self, training: Training) -> None:
         checkpoint = Checkpoint(self.work.candidate, self._done)
         if self._saved != checkpoint:
+            began = monotonic()
             write(Path(self.begin.folder), checkpoint, training.save())
+            self._saving_took += monotonic() - began
+            self._best = self._value if self._is_best else self._best
         self._saved = checkpoint
         self._saved_at = monotonic()
 
@@ -194,19 +233,22 @@ class GangMember:
         return MemberEnded(*self.key, self.begin.rank, ending, saved, self._value, error, trouble)
 
 
-def _checked(training: Any) -> Training:
-    missing = [name for name in NEEDED if not callable(getattr(training, name, None))]
-    if missing:
-        needed = f"build must return a training, which has {', '.join(NEEDED)}"
-        raise TypeError(f"{needed}; {type(training).__name__} has no {', no '.join(missing)}")
-    return cast("Training", training)
+def numbers(reported: Any, metric: str) -> tuple[float, dict[str, float]]:
+    """Return the value, and what else was reported. Where there are several numbers, *metric* is its name."""
+    if not isinstance(reported, Mapping):
+        return _number(reported, "step()"), {}
+    named = {str(name): _number(value, name) for name, value in reported.items()}
+    name = metric or (next(iter(named)) if len(named) == 1 else "")
+    if name not in named:
+        raise InputError("metric", metric or None, f"the name of what is reported: {' or '.join(named)}")
+    return named.pop(name), named
 
 
-def _number(value: Any) -> float:
+def _number(value: Any, name: str) -> float:
     try:
         return float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError):  # the last by a tensor of several
-        raise TypeError(f"step() must return a number, what the candidate is worth; not {value!r}") from None
+        raise TypeError(f"{name} must be a number, what the candidate is worth; not {value!r}") from None
 
 
 def _is_trouble(error: BaseException) -> bool:

@@ -8,6 +8,9 @@ import msgspec
 
 from astrarium.tuning.live.backend import Ending, Iterated, Work
 from astrarium.tuning.live.training.workers import Emulated
+from astrarium.tuning.samplers import Goal
+
+Keep: TypeAlias = Literal["best", "last"]
 
 
 class SlotSetup(msgspec.Struct, frozen=True, tag=True):
@@ -23,6 +26,10 @@ class SlotSetup(msgspec.Struct, frozen=True, tag=True):
     lanes: str = ""
     lane_backend: str = ""  # "module:class" of the lane backend, where it is not PyTorch's
     log: str = ""  # file for what trainings print; none: where the backend prints
+    goal: Goal = "min"
+    target: float | None = None  # a value that ends the search
+    metric: str = ""  # the name of the value, where trainings report several numbers
+    keep: Keep = "best"  # which checkpoints are kept beside those that trials end with and the newest
 
 
 class RendezvousSetup(msgspec.Struct, frozen=True, tag=True):
@@ -70,9 +77,12 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 class Saved(msgspec.Struct, frozen=True):
+    """A run has written a checkpoint; *best*: its candidate was never worth more."""
+
     trial: int
     run: int
     iterations: int
+    best: bool = False
 
 
 class Noted(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from astrarium.core.errors import InputError
 from astrarium.core.optional import from_extra
+from astrarium.tuning.live.training.forms import takes_workers
 
 FORM = '"file.py:function" or "module:function"'
 
@@ -54,6 +55,7 @@ def packed(build: Callable[..., Any] | str) -> bytes:
         return pickle.dumps(("named", whole))
     if not callable(build):
         raise InputError("objective", build, f"a function of values and workers, or {FORM}")
+    takes_workers(build)  # one that cannot be called is refused here
     return pickle.dumps(("pickled", _pickled(build)))
 
 
