@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -23,11 +23,11 @@ _STATUS = slice(9, 12)  # in HTTP/1.1 200 OK
 
 
 class Client(asyncio.Protocol):
-    """A client sends the same call again and again, and counts the answers by status."""
+    """A client sends the same call again and again; *answered* hears the status of each answer."""
 
-    def __init__(self, call: bytes, answers: Counter[str]) -> None:
+    def __init__(self, call: bytes, answered: Callable[[str], object]) -> None:
         self._call = call
-        self._answers = answers
+        self._answered = answered
         self._buffer = bytearray()
         self._whole = 0  # bytes of the answer that is coming; 0 before its head has come
 
@@ -41,7 +41,7 @@ class Client(asyncio.Protocol):
             length = _LENGTH.search(self._buffer, 0, end)
             self._whole = end + 4 + (int(length[1]) if length else 0)
         if self._whole and len(self._buffer) >= self._whole:
-            self._answers[self._buffer[_STATUS].decode()] += 1
+            self._answered(self._buffer[_STATUS].decode())
             self._buffer.clear()
             self._whole = 0
             self._transport.write(self._call)
@@ -51,7 +51,7 @@ async def asked(port: int, count: int, seconds: float, calls: Sequence[bytes]) -
     answers = Counter[str]()
     loop = asyncio.get_running_loop()
     for number in range(count):
-        client = partial(Client, calls[number % len(calls)], answers)
+        client = partial(Client, calls[number % len(calls)], lambda status: answers.update((status,)))
         await loop.create_connection(client, "127.0.0.1", port)
     await asyncio.sleep(seconds)
     return answers
