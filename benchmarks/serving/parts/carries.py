@@ -77,6 +77,7 @@ def measured(server: Running, rate: float, seconds: float, limits: Limits) -> tu
 
 def at_rest(server: Running, seconds: float) -> dict[str, float]:
     """Return the CPU time of all of the server's processes while nobody asks, and at a quiet rate."""
+    time.sleep(1)  # what the last calls left behind is done
     before = server.tree.cpu_s()
     time.sleep(seconds)
     idle = server.tree.cpu_s() - before
