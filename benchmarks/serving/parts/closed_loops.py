@@ -2,10 +2,11 @@
 
     python benchmarks/serving/parts/closed_loops.py
 
-Every row is a model of its own on an emulated GPU (batches of up to 64 in 5 ms). First so many clients find
-how long a cycle takes (the median of their answers), with an objective of ten seconds; then the same clients
-come to a server whose objective is that over .8: all at once after idleness, and in a step from a quarter of
-them. Clients and server share the machine, so a cycle is as long as that makes it.
+Every row is a model of its own on an emulated GPU (batches of up to 64 in 20 ms). First so many clients find
+how long a cycle takes, with an objective of ten seconds: what 99 % of the answers keep, or the share that
+--cycle says. Then the same clients come to a server whose objective is that over .8: all at once after
+idleness, and in a step from a quarter of them. Clients and server share the machine, so a cycle is as long
+as that makes it, and the median (--cycle .5) is no fair one where others share it too.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ WAYS = ("HTTP", "gRPC")
 CLIENTS = (1, 4, 16, 64, 256, 1024)
 FITS = 0.8  # of the objective, a cycle does
 GENEROUS_MS = 10_000.0
-BATCH_MS = 5.0
+BATCH_MS = 20.0
 LARGEST = 64
 CHANNELS = 4  # as many connections over gRPC, at most
 
@@ -210,13 +211,14 @@ def main() -> None:
     flags = parser(__doc__)
     flags.add_argument("--seconds", type=float, default=2.0, help="of each load, 2 unless given")
     flags.add_argument("--clients", type=int, nargs="+", default=CLIENTS, help="how many at a time")
+    flags.add_argument("--cycle", type=float, default=0.99, help="share of answers in it, .99 unless given")
     options = flags.parse_args()
     load_before = circumstances(options.date, 0.0)["load_after"]
     cells = [Cell(*parts) for parts in product(SIZES, WAYS, options.clients)]
     cycles = dict.fromkeys(cells, GENEROUS_MS)
     with OurLoops(cycles).running(1, Settings()) as server:
         measure = partial(looped, server.place, seconds=options.seconds)
-        cycles = {cell: measure(cell).quantile(0.5) for cell in cells}
+        cycles = {cell: measure(cell).quantile(options.cycle) for cell in cells}
     objectives = {cell: cycle / FITS for cell, cycle in cycles.items()}
     rows = []
     with OurLoops(objectives).running(1, Settings()) as server:
