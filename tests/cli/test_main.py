@@ -154,8 +154,9 @@ def test_goodput_adds_its_names(call: Any, scenario: Path) -> None:
 
 
 def test_goodput_promises_no_more_than_the_path_carries(call: Any, scenario: Path) -> None:
-    shown = call("goodput", "small.yaml", "-o", "workload.duration=1s", "-o", "server.carries=5/s", "--seeds",
-                 "1", "--json", "--no-folder").json  # fmt: skip
+    times = ["-o", "models.resnet50.path_time=200ms", "-o", "models.other.path_time=200ms"]
+    options = ["-o", "workload.duration=1s", *times, "--seeds", "1", "--json", "--no-folder"]
+    shown = call("goodput", "small.yaml", *options).json
     assert shown["goodput"] > 5
     assert (shown["promised"], shown["limit"]) == (5, "path")
 

@@ -226,7 +226,7 @@ def test_the_table_shows_the_spread_and_the_profile(call: Any, home: Path) -> No
 
 
 def test_a_model_without_a_profile_is_measured_and_written_into_its_scenario(call: Any, home: Path) -> None:
-    code, out, err = call("scenario.yaml", "--model", "real", "--write", "--slack", "1")
+    code, out, err = call("scenario.yaml", "--model", "real", "--write", "--no-path", "--slack", "1")
     assert (code, err) == (0, "")
     assert "written to scenario.yaml" in out
     text = (home / "scenario.yaml").read_text()
@@ -269,7 +269,7 @@ def test_many_samples_go_into_a_file_beside_the_scenario(call: Any, home: Path) 
     raw = SCENARIO.replace("double", "texts").replace("FP32, shape: [2]", "BYTES, shape: [1]")
     raw = raw.replace("name: X", "name: TEXT")
     (home / "scenario.yaml").write_text(raw)
-    code, _, err = call("scenario.yaml", "--model", "real", "--write", "--repeats", "100")
+    code, _, err = call("scenario.yaml", "--model", "real", "--write", "--no-path", "--repeats", "100")
     assert (code, err) == (0, "")
     assert "profile: real.profile.yaml\n" in (home / "scenario.yaml").read_text()
     assert scenario.load("scenario.yaml", serving=True).dynamic

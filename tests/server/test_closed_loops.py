@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tritonclient.grpc as over_grpc
 from tritonclient.grpc.aio import InferenceServerClient as GrpcClient
 
@@ -26,6 +27,14 @@ models:
   large: {profile: {table: {1: 40ms, 8: 40ms}}, slo: 4s, inputs: [{name: X, datatype: UINT8, shape: [65536]}]}
   texts: {profile: {lengths: {16: {1: 10ms, 8: 10ms}, 512: {1: 40ms, 8: 80ms}}, rounded: true}, slo: 4s,
     inputs: [{name: X, datatype: UINT8, shape: ["1..512"]}]}
+"""
+# Each has answered as many calls as ask in .8 of its objective; seconds, since the machine may be busy.
+TIGHT = """
+cluster: {gpus: 1}
+models:
+  one: {profile: {table: [4s]}, slo: 5s, inputs: [{name: X, datatype: UINT8, shape: [16]}]}
+  many: {profile: {table: {1: 1s, 64: 1s}}, slo: 5s, inputs: [{name: X, datatype: UINT8, shape: [16]}]}
+  crowd: {profile: {table: {1: 1s, 64: 1s}}, slo: 20s, inputs: [{name: X, datatype: UINT8, shape: [16]}]}
 """
 TEXTS = (16, 16, 16, 16, 16, 16, 16, 512)  # in .9 of the objective, 360 of the longest have their answers
 
@@ -57,8 +66,11 @@ async def over_channel(client: Any, model: str, size: int, rounds: int) -> None:
         await client.infer(model, [tensor])
 
 
-async def all_loops(server: Server, model: str, sizes: Sequence[int], rounds: int) -> None:
-    mine = list(islice(cycle(sizes), CLIENTS))
+async def all_loops(
+    server: Server, model: str, sizes: Sequence[int], rounds: int, clients: int = CLIENTS
+) -> None:
+    """Let so many clients loop over HTTP, and as many over gRPC."""
+    mine = list(islice(cycle(sizes), clients))
     async with GrpcClient(server.grpc) as client:
         loops = [over_http(server.http, model, size, rounds) for size in mine]
         await asyncio.gather(*loops, *(over_channel(client, model, size, rounds) for size in mine))
@@ -96,3 +108,18 @@ def test_clients_in_closed_loops_are_not_refused(tmp_path: Path) -> None:
         assert server.metric("astrarium_unaccounted") == 0
         parts = ("network", "scheduler", "python")
         assert all(server.metric("astrarium_path_seconds_total", part=part) > 0 for part in parts)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("model", "clients"), [("one", 1), ("many", 256), ("crowd", 1024)])
+def test_a_cycle_that_fits_into_its_objective_is_not_refused(
+    tmp_path: Path, model: str, clients: int
+) -> None:
+    (tmp_path / "scenario.yaml").write_text(TIGHT)
+    with serving(tmp_path / "scenario.yaml") as server:
+        if clients == 1:
+            asyncio.run(over_http(server.http, model, 16, rounds=2))
+        else:
+            asyncio.run(all_loops(server, model, [16], 2, clients // 2))
+        assert server.metric("astrarium_refused_total", model=model) == 0
+        assert server.metric("astrarium_accepted_total", model=model) == 2 * clients

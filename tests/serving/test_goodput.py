@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import Duration
+from astrarium.core.quantities import SECOND, Duration, duration_in
 from astrarium.serving.goodput import Probe, bisect, capacity, scan, search, shares
 from astrarium.serving.policies._queue import ModelQueue
 from astrarium.serving.policies.window import Deferred
@@ -223,27 +223,42 @@ def test_a_search_that_cannot_be_is_refused() -> None:
         search(scenario(RESNET50), tolerance=2.0)
 
 
-def carrying(carries: str) -> Scenario:
+def with_path_times(**times: str) -> Scenario:
+    """A model for each of these times that a call takes of the path; an empty one was not measured."""
+    models = {name: {**RESNET50, **({"path_time": time} if time else {})} for name, time in times.items()}
     return parse(
         {
             "cluster": {"gpus": 1},
-            "models": {"m": RESNET50},
+            "models": models,
             "policy": {"name": "deferred"},
             "workload": {"arrivals": "poisson", "rate": "100/s", "duration": "5s"},
-            "server": {"carries": carries},
         }
     )
 
 
-@pytest.mark.parametrize(("carries", "limit"), [("100/s", "path"), ("1000000/s", "GPUs")])
-def test_a_promise_is_the_lesser_of_path_and_gpus(carries: str, limit: str) -> None:
-    scenario = carrying(carries)
-    found = search(scenario, seeds=1, tolerance=0.1)
+@pytest.mark.parametrize(("time", "limit"), [("10ms", "path"), ("1us", "GPUs")])
+def test_a_promise_is_the_lesser_of_path_and_gpus(time: str, limit: str) -> None:
+    found = search(with_path_times(m=time), seeds=1, tolerance=0.1)
     assert found.limit == limit
-    assert found.promised == min(scenario.server.carries or 0, found.goodput)
-    assert list(goodput_table("ours", found).columns[-1].cells) == [limit]
+    assert found.promised == min(SECOND / duration_in("", time), found.goodput)
+    table = goodput_table("ours", found)
+    assert list(table.columns[-1].cells) == [limit]
+    assert table.caption is None
 
 
-def test_a_path_that_carries_nothing_is_refused() -> None:
-    with pytest.raises(InputError, match="carries"):
-        carrying("0/s")
+def test_calls_of_several_models_share_the_path() -> None:
+    """Half of the calls take a millisecond, half of them three."""
+    found = search(with_path_times(small="1ms", large="3ms"), seeds=1, tolerance=0.1)
+    assert found.carried == pytest.approx(500)
+
+
+def test_a_promise_without_the_path_says_so() -> None:
+    found = search(with_path_times(small="1ms", large=""), seeds=1, tolerance=0.1)
+    assert (found.carried, found.unmeasured, found.promised) == (None, ["large"], found.goodput)
+    caption = str(goodput_table("ours", found).caption)
+    assert caption.startswith("the path of calls is not counted: `astrarium profile FILE --model large")
+
+
+def test_a_call_that_takes_nothing_of_the_path_is_refused() -> None:
+    with pytest.raises(InputError, match=r"models\.m\.path_time: expected a duration above 0"):
+        with_path_times(m="0s")

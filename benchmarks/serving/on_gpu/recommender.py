@@ -1,7 +1,6 @@
 """A recommender so small that the path of calls is full before the GPU is: 64 numbers in, one out.
 
-What the path carries is what the server itself has measured (`astrarium_path_carries`); with that in
-`server.carries` the promise is the lesser of path and GPU.
+`astrarium profile --write` measures what a call takes of the path: the promise is the lesser of path and GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from load import Template
 from search import Plan
 
 from on_gpu.load_on_server import served
-from on_gpu.scenario import COMMAND, promise
+from on_gpu.scenario import COMMAND, output_of
 from on_gpu.servers import OnGpu
 
 NAME = "recommender"
@@ -49,16 +48,14 @@ def recommender():
 
 
 def recommender(folder: Path, plan: Plan) -> dict[str, Any]:
-    """Profile, serve, and promise what the server says that its path carries: a case of gpu.py."""
+    """Profile, promise and serve: a case of gpu.py."""
     scenario = written(folder)
     subprocess.run([*COMMAND, "profile", str(scenario), "--write"], check=True, stdout=sys.stderr)
-    by_gpu = promise(scenario)
+    goodput = output_of("goodput", str(scenario), "--seeds", "1")
     result = served(RecommenderServer(scenario), GUESS, plan)
-    promised = promise(with_path(scenario, result["carries"]))
-    path = result["carries"]
-    say(f"{NAME}: by its GPU {by_gpu:,.0f}, path {path:,.0f}, promised {promised:,.0f} requests/s")
-    facts = {"model": NAME, "graphs": True, "policy": "default"}
-    return {**facts, "promised": promised, "promised_by_gpu": by_gpu, **result}
+    promised = {"promised": goodput["promised"], "promised_by_gpu": goodput["goodput"]}
+    say(f"{NAME}: {promised}, carried by the server's own account {result['carries']:,.0f} requests/s")
+    return {"model": NAME, "graphs": True, "policy": "default", **promised, **result}
 
 
 def written(folder: Path) -> Path:
@@ -79,14 +76,6 @@ def written(folder: Path) -> Path:
     path = folder / "scenario.yaml"
     path.write_text(yaml.safe_dump(scenario, sort_keys=False), encoding="utf-8")
     return path
-
-
-def with_path(scenario: Path, carries: float) -> Path:
-    """Write what the path carries into the file, as an operator would."""
-    document = yaml.safe_load(scenario.read_text(encoding="utf-8"))
-    document["server"]["carries"] = f"{carries:.0f}/s"
-    scenario.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    return scenario
 
 
 class RecommenderServer(OnGpu):

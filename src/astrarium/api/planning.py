@@ -40,6 +40,11 @@ class Goodput(Shown):
         return self.found.goodput
 
     @property
+    def promised(self) -> float:
+        """What a server can promise: the rate, or less where its path of calls was measured to carry less."""
+        return self.found.promised
+
+    @property
     def interval(self) -> tuple[float, float]:
         """The smallest and the largest rate of the seeds."""
         return self.found.interval

@@ -22,6 +22,7 @@ from astrarium.run.pools import processes, threads
 from astrarium.serving.contract import Setup
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run
+from astrarium.serving.path_load import path_load, unmeasured
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.rates import spans
 from astrarium.serving.twin import simulation
@@ -50,7 +51,8 @@ class Goodput(msgspec.Struct, frozen=True):
     per_seed: list[float]
     probes: list[Probe]
     capacity: float  # every GPU always busy with the largest batches that the SLOs allow, by the estimates
-    carried: float | None = None  # by the path of a server, `server.carries`: the GPUs know nothing of it
+    carried: float | None = None  # by the path of one server: the GPUs know nothing of it; None: unknown
+    unmeasured: list[str] = []  # models whose calls nobody measured, so that this is unknown
 
     @property
     def limit(self) -> str:
@@ -82,6 +84,8 @@ def search(
     search_one = partial(_search_seed, scenario, limit, tolerance, heard, stop)
     searches = _map(search_one, numbers, jobs, stop)
     per_seed = [rate for rate, _ in searches]
+    parts = dict(zip(scenario.models, shares(scenario), strict=True))
+    load = path_load(scenario, parts)
     return Goodput(
         goodput=float(np.mean(per_seed)),
         interval=(min(per_seed), max(per_seed)),
@@ -89,7 +93,8 @@ def search(
         per_seed=per_seed,
         probes=[probe for _, probes in searches for probe in probes],
         capacity=limit,
-        carried=scenario.server.carries,
+        carried=None if load is None else 1 / load,
+        unmeasured=unmeasured(scenario, parts),
     )
 
 

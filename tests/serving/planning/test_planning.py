@@ -67,19 +67,26 @@ def enough_with(count: int) -> Callable[..., Judge]:
 
 
 @pytest.mark.parametrize(
-    ("carries", "said"),
+    ("path_time", "carried", "said"),
     [
-        ("100/s", "one server carries 100 of these 350 requests/s: divide the models among 4 servers"),
-        ("360/s", "before that breaks the path of calls: one server's carries 1.03 times the load"),
-        ("1000/s", ""),
+        ("10ms", 100, "one server carries 100 of these 350 requests/s: divide the models among 4 servers"),
+        ("2.778ms", 360, "before that breaks the path of calls: one server's carries 1.03 times the load"),
+        ("1ms", 1000, ""),
     ],
 )
-def test_a_plan_tells_what_the_path_of_calls_carries(carries: str, said: str) -> None:
-    planned = scenario(server={"carries": carries})
+def test_a_plan_tells_what_the_path_of_calls_carries(path_time: str, carried: float, said: str) -> None:
+    only = {"profile": {"table": ["10ms"]}, "slo": "25ms", "memory": "3GiB", "path_time": path_time}
+    planned = scenario(models={"only": only})
     answer = answered(planned, REPLICATION, PlanningGoals(), Question(each=False))
-    assert answer.path == pytest.approx(float(carries[:-2]) / 350, rel=0.01)
+    assert answer.path == pytest.approx(carried / 350, rel=0.01)
     assert path_line(answer).endswith(said)
     assert bool(path_line(answer)) == bool(said)
+
+
+def test_a_plan_without_the_path_of_calls_says_so() -> None:
+    answer = answered(scenario(), REPLICATION, PlanningGoals(), Question(each=False))
+    assert answer.path is None
+    assert path_line(answer).startswith("the path of calls is not counted: `astrarium profile")
 
 
 def test_the_fewest_gpus_are_those_of_the_arithmetic() -> None:

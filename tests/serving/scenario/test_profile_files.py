@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.cli.serving.profile.scenario_text import with_profile
+from astrarium.cli.serving.profile.scenario_text import with_field
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.serving.scenario import build
@@ -48,7 +48,7 @@ EDITS: list[tuple[str, str]] = [
 def test_a_profile_is_put_into_a_file_and_nothing_else_changes(before: str, after: str) -> None:
     new = "{table: {1: 3ms, 2: 4ms}}"
     frame = "# a scenario\nmodels:\n  {}\n  b: {{profile: zoo:A100/VGG16}} # theirs\nseed: 1\n"
-    edited = with_profile(frame.format(before), "a", new, "file")
+    edited = with_field(frame.format(before), "a", "profile", new, "file")
     assert edited == frame.format(after).replace("NEW", new)
 
 
@@ -64,7 +64,7 @@ def test_a_profile_is_put_into_a_file_and_nothing_else_changes(before: str, afte
 )
 def test_what_cannot_be_edited_safely_is_left_to_the_person(text: str) -> None:
     with pytest.raises(InputError, match="by hand"):
-        with_profile(text, "a", "{table: [3ms]}", "file")
+        with_field(text, "a", "profile", "{table: [3ms]}", "file")
 
 
 def test_the_hooks_of_a_model_may_be_copied(home: Path) -> None:

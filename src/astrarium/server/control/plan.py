@@ -110,6 +110,11 @@ def _path(scenario: Scenario, policy: ServingPolicy) -> tuple[str, str]:
     return uvicorn, python
 
 
+def network_threads(server: ServerOptions) -> int:
+    """Return how many threads read calls, where uvicorn does not: one for every two cores unless told."""
+    return server.threads or max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2))
+
+
 def _check_extension() -> None:
     if any(extension(name) is None for name in ("_simulator", "_front", "_scheduler")):
         expected = (
@@ -144,7 +149,7 @@ def plan(scenario: Scenario) -> ServingPlan:
         tells_users_apart=scenario.server.shared_memory_clients == "local",
         start_limit=scenario.server.start_limit,
         measured_delays=scenario.network == type(scenario.network)(),
-        threads=scenario.server.threads or max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2)),
+        threads=network_threads(scenario.server),
         uvicorn=uvicorn,
         python_policy=python_policy,
     )

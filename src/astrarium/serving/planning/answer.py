@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
+from astrarium.serving.path_load import path_load
 from astrarium.serving.planning.clusters import MOST_GPUS
 from astrarium.serving.planning.growth import Growth, growth
 from astrarium.serving.planning.search import (
@@ -67,15 +68,15 @@ class PlanningAnswer:
     interrupted: bool = False
 
     @property
-    def rate(self) -> float:
-        """Return the requests per second that the chosen plan is for."""
-        return 0.0 if self.chosen is None else sum(model.rate for model in self.chosen.problem.models)
+    def rates(self) -> dict[str, float]:
+        """Return the requests per second that the chosen plan is for, by model."""
+        return {} if self.chosen is None else {one.name: one.rate for one in self.chosen.problem.models}
 
     @property
     def path(self) -> float | None:
-        """Return how many times the load the path of a server carries, by `server.carries`; None: unknown."""
-        carries = self.scenario.server.carries
-        return None if carries is None or not self.rate else carries / self.rate
+        """Return how many times the load the path of one server carries; None: nobody measured all calls."""
+        load = path_load(self.scenario, self.rates)
+        return 1 / load if load else None
 
 
 def answered(

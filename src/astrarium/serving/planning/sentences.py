@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from astrarium.core.quantities import counted
+from astrarium.serving.path_load import not_counted, unmeasured
 from astrarium.serving.planning.mean_times import length_mixes
 
 if TYPE_CHECKING:
@@ -110,15 +111,18 @@ def growth_line(answer: PlanningAnswer, attempt: Attempt) -> str:
 
 
 def path_line(answer: PlanningAnswer) -> str:
-    """Say how far the path of calls carries the load, where it breaks before the GPUs do."""
+    """Say how far the path of calls carries the load, where it breaks before the GPUs do, or is unknown."""
+    names = unmeasured(answer.scenario, answer.rates)
+    if names:
+        return not_counted(names)
     path = answer.path
     if path is None or (path >= 1 and (answer.growth is None or path >= answer.growth.carries)):
         return ""
     if path >= 1:
         return f"before that breaks the path of calls: one server's carries {path:.2f} times the load"
-    carries = answer.scenario.server.carries
+    rate = sum(answer.rates.values())
     return (
-        f"the path of calls of one server carries {carries:,.0f} of these {answer.rate:,.0f} requests/s: "
+        f"the path of calls of one server carries {path * rate:,.0f} of these {rate:,.0f} requests/s: "
         f"divide the models among {math.ceil(1 / path)} servers"
     )
 

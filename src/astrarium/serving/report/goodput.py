@@ -10,6 +10,7 @@ from astrarium.run.tables import plain_table
 if TYPE_CHECKING:
     from rich.table import Table
 from astrarium.serving.goodput import Goodput
+from astrarium.serving.path_load import not_counted
 
 
 def goodput_table(label: str, goodput: Goodput) -> Table:
@@ -30,6 +31,7 @@ def goodput_table(label: str, goodput: Goodput) -> Table:
         f"{goodput.capacity:,.0f}",
         *promise,
     )
+    table.caption = not_counted(goodput.unmeasured) if goodput.unmeasured else None
     return table
 
 

@@ -15,6 +15,7 @@ from astrarium.core.quantities import (
     SECOND,
     Bytes,
     Duration,
+    check_above_zero,
 )
 from astrarium.serving.scenario.cluster import Cluster
 from astrarium.serving.scenario.plain import plain_value
@@ -40,8 +41,8 @@ class Parallel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model as the file has it; `copies` makes NAME-0, NAME-1, ... of it.
 
-    From `backend` on, the fields matter to serving alone, and `parallel` (by shape, such as op1pp2) to
-    planning.
+    From `backend` on, the fields matter to serving alone, `parallel` (by shape, such as op1pp2) to planning,
+    and `path_time` to promises of what a server carries.
     """
 
     profile: Any  # read by the hook for profiles; a zoo profile brings its own SLO
@@ -49,6 +50,7 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: Bytes = Bytes(0)
     max_batch: Count = LARGEST_BATCH
     parallel: dict[str, Parallel] = {}
+    path_time: Duration | None = None  # of the busiest thread of a server's path, by call
     copies: Count | None = None
     backend: Any = None
     inputs: tuple[TensorEntry, ...] = ()  # none: the backend knows them
@@ -61,6 +63,10 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accepts: tuple[TensorEntry, ...] = ()  # what clients send to it; none: what the model takes
     priorities: dict[Priority, Duration] = {}  # objectives that a request may choose instead of `slo`
     loaded: bool = True  # whether it is there from the start
+
+    def __post_init__(self) -> None:
+        if self.path_time is not None:
+            check_above_zero("path_time", self.path_time)
 
 
 class Model(ModelEntry, frozen=True):

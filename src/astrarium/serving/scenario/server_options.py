@@ -11,7 +11,6 @@ from astrarium.core.quantities import (
     SECOND,
     Bytes,
     Duration,
-    Rate,
     write_bytes,
     write_duration,
 )
@@ -48,7 +47,6 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where real models run; auto: on CUDA if there is any
     threads: Count | None = None  # that read calls on the native path; one for every two cores, eight at most
     path: Literal["auto", "native", "python"] = "auto"  # of calls; auto: native where that is possible
-    carries: Rate | None = None  # calls that the path was found to carry: promises are no more than that
     reserve: bool = True  # a process that is ready to take the place of a worker that died
 
     def __post_init__(self) -> None:
@@ -56,8 +54,6 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError("grpc", self.grpc, "another port than that of http")
         if self.payload < 1:
             raise InputError("payload", write_bytes(self.payload), "a size above 0")
-        if self.carries is not None and self.carries <= 0:
-            raise InputError("carries", f"{self.carries:g}/s", "a rate above 0")
         if self.start_limit < 1:
             raise InputError("start_limit", write_duration(self.start_limit), "a time above 0")
         if self.memory < self.payload:

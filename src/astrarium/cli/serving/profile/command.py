@@ -10,7 +10,7 @@ import typer
 from astrarium.cli.options import Json
 from astrarium.cli.output import emit
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.quantities import duration_in
+from astrarium.core.quantities import duration_in, write_duration
 from astrarium.run.waiting import waiting
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ Quantile = Annotated[
 Slack = Annotated[float, typer.Option("--slack", min=0, max=100, help="Share to add to every time: 0.1.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the profile (YAML) there.")]
 Write = Annotated[bool, typer.Option("--write", help="Put the profile into the scenario file.")]
+PathToo = Annotated[
+    bool, typer.Option("--path/--no-path", help="With --write: measure what a call takes of the path, too.")
+]
 
 
 def profile(
@@ -78,13 +81,15 @@ def profile(
     slack: Slack = 0.0,
     out: Out = None,
     write: Write = False,
+    path: PathToo = True,
     json: Json = False,
 ) -> None:
     """Measure how long a model's batches take on this machine, and write its profile.
 
-    Python models that carry `applications` are measured by application.
+    Python models that carry `applications` are measured by application. What a call takes of the path, the
+    threads that read and answer it, is measured in a server of its own on this machine.
     """
-    from astrarium.cli.serving.profile import by_length, destination, measuring
+    from astrarium.cli.serving.profile import by_length, destination, measuring, path_time
     from astrarium.cli.serving.profile.grid import grid_of
     from astrarium.cli.serving.profile.target import find, load_model, shaped, tensor_of
     from astrarium.core.overrides import pairs
@@ -111,15 +116,21 @@ def profile(
             profiled, times, found = by_length.by_length(loaded, inputs, care, wanted)
         else:
             profiled, times, found = measuring.by_size(loaded, inputs, care, wanted)
+        longest = [axis[-1] for axis in grid.axes]
+        taken = path_time.sampled(loaded, inputs, longest, data) if write and path else None
     finally:
         loaded.close()
+    took = None if taken is None else path_time.measured(target, taken)
     runs = f"{quantile} of {repeats} runs"
     basis = f"{repeats} requests of each application" if "dynamic" in profiled else runs
     about = f"{target.files.backend} model {target.name}: {basis}"
-    places = destination.write_profile(target, profiled, about, out, write)
-    emit(json, {"model": target.name, "profile": profiled, "written": places, **found}, [times], None)
+    places = destination.write_profile(target, profiled, took, about, out, write)
+    facts = {"model": target.name, "profile": profiled, "written": places, **found}
+    if took is not None:
+        facts["path_time"] = write_duration(took)
+    emit(json, facts, [times], None)
     if not json:
-        destination.show(profiled, places)
+        destination.show(profiled, took, places)
 
 
 def _chance(quantile: str) -> float:

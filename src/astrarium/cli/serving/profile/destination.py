@@ -8,9 +8,10 @@ from typing import Any
 
 import yaml
 
-from astrarium.cli.serving.profile.scenario_text import with_profile
+from astrarium.cli.serving.profile.scenario_text import with_field
 from astrarium.cli.serving.profile.target import Target
 from astrarium.core.errors import InputError
+from astrarium.core.quantities import SECOND, Time, write_duration
 
 _LONGEST_LINE = 500
 
@@ -22,13 +23,13 @@ def check(target: Target, out: Path | None, write: bool) -> None:
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
         raise InputError("--out", str(out), "the name of a file in a folder that is there")
     if write:
-        _edited(target, "{table: [1ns]}")
+        _edited(target, profile="{table: [1ns]}", path_time="1ns")
 
 
 def write_profile(
-    target: Target, profile: dict[str, Any], about: str, out: Path | None, into: bool
+    target: Target, profile: dict[str, Any], path_time: Time | None, about: str, out: Path | None, into: bool
 ) -> list[str]:
-    """The files that were written."""
+    """Write the profile, and into a scenario what a call takes of the path; return the files."""
     places = [] if out is None else [_save(out, f"# {about}\n{_block(profile)}")]
     if into:
         assert target.scenario is not None
@@ -37,21 +38,27 @@ def write_profile(
             beside = target.scenario.with_name(f"{target.name}.profile.yaml")
             places.append(_save(beside, f"# {about}\n{_block(profile)}"))
             inline = beside.name
-        places.append(_save(target.scenario, _edited(target, inline)))
+        times = {} if path_time is None else {"path_time": write_duration(path_time)}
+        places.append(_save(target.scenario, _edited(target, **times, profile=inline)))
     return places
 
 
-def show(profile: dict[str, Any], places: list[str]) -> None:
+def show(profile: dict[str, Any], path_time: Time | None, places: list[str]) -> None:
+    if path_time is not None:
+        carried = f"it carries {SECOND / path_time:,.0f} a second"
+        print(f"a call takes {write_duration(path_time)} of the busiest thread of the path: {carried}")
     for place in places:
         print(f"written to {place}")
     if not places:
         print(f"profile: {_line(profile)}")
 
 
-def _edited(target: Target, profile: str) -> str:
+def _edited(target: Target, **fields: str) -> str:
     assert target.scenario is not None
     text = target.scenario.read_text(encoding="utf-8")
-    return with_profile(text, target.name, profile, str(target.scenario))
+    for field, value in fields.items():
+        text = with_field(text, target.name, field, value, str(target.scenario))
+    return text
 
 
 def _line(profile: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A profile is put into the text of a scenario file, and all else, comments too, stays as it is."""
+"""A field of a model is put into the text of a scenario file; all else, comments too, stays as it is."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ import yaml
 from astrarium.core.errors import InputError
 from astrarium.core.plain_data import parse_yaml
 
-_BY_HAND = "a file whose models are written out one by one; put the profile there by hand"
+_BY_HAND = "a file whose models are written out one by one; put it there by hand"
 
 
-def with_profile(text: str, model: str, profile: str, source: str) -> str:
-    """*profile* is YAML that fits on one line. InputError where the edit would change anything else."""
+def with_field(text: str, model: str, field: str, value: str, source: str) -> str:
+    """Return the text with the *value*, YAML that fits on one line, in a field of a model.
+
+    InputError where the edit would change anything else.
+    """
     before = parse_yaml(text, source)
     entry = _entry(text, model, source)
-    start, end, new = _place(text, entry, profile)
+    start, end, new = _place(entry, field, value)
     edited = text[:start] + new + text[end:]
-    changed = {**before["models"][model], "profile": parse_yaml(profile, source)}
+    changed = {**before["models"][model], field: parse_yaml(value, source)}
     wanted = {**before, "models": {**before["models"], model: changed}}
     if not _says(edited, wanted):  # anchors, merged keys: forms that share text between models
-        raise InputError(f"models.{model}.profile", None, _BY_HAND, source)
+        raise InputError(f"models.{model}.{field}", None, _BY_HAND, source)
     return edited
 
 
@@ -40,15 +43,14 @@ def _entry(text: str, model: str, source: str) -> yaml.MappingNode:
     return entry
 
 
-def _place(text: str, entry: yaml.MappingNode, profile: str) -> tuple[int, int, str]:
-    """Which stretch of the text becomes what."""
-    present = _value(entry, "profile")
+def _place(entry: yaml.MappingNode, field: str, value: str) -> tuple[int, int, str]:
+    """Return which stretch of the text becomes what."""
+    present = _value(entry, field)
     if present is not None:
-        return present.start_mark.index, _end(present), profile
+        return present.start_mark.index, _end(present), value
     first = entry.value[0][0].start_mark
-    if entry.flow_style:
-        return first.index, first.index, f"profile: {profile}, "
-    return first.index, first.index, f"profile: {profile}\n{' ' * first.column}"
+    between = ", " if entry.flow_style else f"\n{' ' * first.column}"
+    return first.index, first.index, f"{field}: {value}{between}"
 
 
 def _value(node: Any, key: str) -> Any:

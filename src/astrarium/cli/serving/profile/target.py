@@ -95,7 +95,7 @@ def _by_itself(text: str, backend: str, inputs: Sequence[TensorSpec], options: M
 
 
 def _of_scenario(path: Path, wanted: str | None) -> Target:
-    scenario = _loaded(path)
+    scenario = loaded(path)
     name = wanted or _only_real(scenario)
     if name not in scenario.models:
         raise InputError("--model", name, one_of(list(scenario.models), name), str(path))
@@ -108,7 +108,7 @@ def _of_scenario(path: Path, wanted: str | None) -> Target:
     return Target(name, files, model.max_batch, model.slo, path)
 
 
-def _loaded(path: Path) -> Scenario:
+def loaded(path: Path) -> Scenario:
     """Models that nobody has measured yet may have no profile."""
     raw = read_yaml(path)
     models = raw.get("models") if isinstance(raw, dict) else None
