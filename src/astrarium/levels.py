@@ -30,12 +30,11 @@ def level(name: str) -> Level[Any, Any]:
     return loaded
 
 
-def level_of(scenario: Scenario) -> Level[Any, Any]:
+def level_of(scenario: object) -> Level[Any, Any]:
     """Return the level that a scenario belongs to."""
-    name = getattr(type(scenario), "level", None)
-    if not isinstance(name, str):
+    if not isinstance(scenario, Scenario):
         raise InputError("scenario", type(scenario).__name__, "a scenario, as astrarium.load returns it")
-    return level(name)
+    return level(scenario.level)
 
 
 def named_by(raw: Any, source: str) -> Level[Any, Any]:

@@ -193,7 +193,7 @@ class TeamSharing:
                 known = name and number.isdigit() and int(number) < len(self._policies)
                 key = list(self._policies)[int(number)] if known else None
                 event = TimerFired(name)
-            elif hasattr(event, "app"):
+            elif isinstance(event, contract.AppEvent):
                 key = self._holdings.keys.get(event.app)
             if isinstance(event, contract.LeaseExpired) and key is not None:
                 left = yield from self._renewed(now, event, key, state)
