@@ -111,8 +111,6 @@ class TeamSharing:
             return list(policy.standing(now, view))
         return [(app, "") for app, row in view.apps.items() if wanted(row)]
 
-    # what is known
-
     def _pass_time(self, now: Time) -> None:
         """Account for the time since the last decision, in which nothing changed hands."""
         for app in {tenure.app for tenure in self._holdings.tenures.values()} & self._ran.keys():
@@ -175,8 +173,6 @@ class TeamSharing:
             borrowed=account.borrowed.total,
             came=min((row.arrived for row in rows if wanted(row)), default=now),
         )
-
-    # what the policies of queues hear, and what they may do
 
     def _heard(
         self, now: Time, events: Sequence[Event], state: ClusterState
@@ -318,8 +314,6 @@ class TeamSharing:
             if beyond + len(grant.gpus) > available:
                 return reservation
         return None
-
-    # what is remembered, and until when
 
     def _remember(self, now: Time, moves: Moves, state: ClusterState) -> Iterator[SetTimer]:
         self._holdings.remember(now, state)

@@ -104,8 +104,6 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
             late = [r for r, outcome in enumerate(played.state.ledger.outcome) if outcome == Outcome.LATE]
             ensure(not late, f"requests {late} were answered late, although every estimate was exact")
 
-    # what every policy keeps, in worlds of all kinds
-
     @BOUNDED
     @given(case=cases(delays=networks()))
     def test_network_delays_are_allowed_for(self, case: Case) -> None:
@@ -138,8 +136,6 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
         if self.drops_hopeless:
             ensure(Outcome.LATE not in run.state.ledger.outcome, "late, although every batch was early")
 
-    # symmetry
-
     @BOUNDED
     @given(data=st.data())
     def test_relabelling_models_changes_nothing(self, data: st.DataObject) -> None:
@@ -169,8 +165,6 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
         same("outcomes", outcomes(after), outcomes(before))
         same("batches", members(after), members(before))
 
-    # news that is bad
-
     @BOUNDED
     @given(case=cases(), every=st.integers(1, 4))
     def test_a_failing_batch_fails_its_requests_only(self, case: Case, every: int) -> None:
@@ -182,8 +176,6 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
 
         run = self.observe(case, sabotage)
         same("fate of batch 0", list(run.state.ledger.batch_fate)[:1].count(Fate.FINISHED), 0)
-
-    # GPUs that leave and join
 
     def test_a_gpu_that_leaves_fails_its_batch_with_a_reason(self) -> None:
         case = crowd(2, 1, 30)
@@ -233,8 +225,6 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
         nobody = Case(case.setup, case.requests, ((0, GpuLeft(0)), (0, GpuLeft(1))))
         outcomes = set(self.observe(nobody).state.ledger.outcome)
         same("outcomes", outcomes, {int(Outcome.DROPPED)})
-
-    # load at its extremes
 
     @BOUNDED
     @given(setup_case=cases(), size=st.integers(1, 80))

@@ -127,8 +127,6 @@ class Keeper:
         if self.asked_at is None and os.path.exists(self.folder / STOP):  # noqa: PTH110 (no error, whatever)
             self._ask()
 
-    # locks
-
     def _locked(self) -> bool:
         """Take the locks; return whether the job was not asked to stop before they were free."""
         for path in self.order["locks"]:
@@ -144,8 +142,6 @@ class Keeper:
         if path not in self.locks and (held := locked_file(Path(path))) is not None:
             self.locks[path] = held
         return path in self.locks
-
-    # the runner: all that is done as root for a job stands here
 
     def _start(self) -> bool:
         """Start the runner, as soon as there is memory for it; return whether it was not too late."""
@@ -204,8 +200,6 @@ class Keeper:
             if process == self._runner:
                 self._code = os.waitstatus_to_exitcode(status)
         return True
-
-    # what happens meanwhile
 
     def _lives(self) -> bool:
         self._reaped()
