@@ -221,7 +221,7 @@ class ArbiterProcess:
 
     def _answered(self, now: Time, message: InboxMessage) -> Iterator[Event]:
         try:
-            events = list(self._told(now, message))
+            events = list(self._events_of(now, message))
         except (InputError, OSError, ValueError, TypeError, RecursionError) as error:
             reason = checked_words(str(error), LONGEST_ANSWER)
             self.store.answer_later(message.id, f"refused: {reason}")
@@ -232,7 +232,7 @@ class ArbiterProcess:
         self.store.answer_later(message.id, "accepted")
         yield from events
 
-    def _told(self, now: Time, message: InboxMessage) -> Iterator[Event]:
+    def _events_of(self, now: Time, message: InboxMessage) -> Iterator[Event]:
         if message.fault:
             raise InputError("message", None, f"one that can be read ({message.fault})")
         if message.kind == "withdraw":

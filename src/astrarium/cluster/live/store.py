@@ -169,7 +169,7 @@ class Store:
 
     def tell_later(self, event: ClusterEvent) -> None:
         """Write an event with the next step, or at once where there is none."""
-        self._staged.append(self._told(event))
+        self._staged.append(self._insertion(event))
 
     def newest_event(self) -> int:
         """Return the number of the newest event; 0 where there is none."""
@@ -183,9 +183,9 @@ class Store:
 
     def _tell(self, events: Iterable[ClusterEvent]) -> None:
         for event in events:
-            self._db.execute(*self._told(event))
+            self._db.execute(*self._insertion(event))
 
-    def _told(self, event: ClusterEvent) -> tuple[str, tuple[Any, ...]]:
+    def _insertion(self, event: ClusterEvent) -> tuple[str, tuple[Any, ...]]:
         query = """INSERT INTO events (at, wall, kind, name, team, app, gpus, reason, cause)
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
         who = event.at, event.at + self._ahead, event.kind, event.name, event.team, event.app

@@ -43,7 +43,7 @@ class Asha:
             trials = open_rungs.more()
             if not open_rungs.at:
                 return
-            for candidate, value in (yield WantedTrials(trials, each=True)).items():
+            for candidate, value in (yield WantedTrials(trials, one_by_one=True)).items():
                 open_rungs.take_result(candidate, value)
 
 

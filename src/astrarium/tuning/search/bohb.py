@@ -45,7 +45,7 @@ class Bohb:
             begun = [bracket for bracket in begun if bracket.missing]
             if not begun:
                 return
-            results = yield WantedTrials(wanted, each=True)
+            results = yield WantedTrials(wanted, one_by_one=True)
             for bracket in begun:
                 bracket.take_results(results)
 

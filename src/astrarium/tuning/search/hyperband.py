@@ -71,7 +71,7 @@ def _side_by_side(courses: list[Course], most: int) -> Course:
                 begun.append(bracket)
         if not begun:
             return
-        results = yield WantedTrials(tuple(_waiting_of(begun)), each=True)
+        results = yield WantedTrials(tuple(_waiting_of(begun)), one_by_one=True)
         for bracket in begun:
             bracket.take_results(results)
 
