@@ -208,7 +208,9 @@ class ArbiterProcess:
         return task is not None and task.on_stop == "never"
 
     def _news(self, now: Time) -> Iterator[Event]:
-        self._coming, self._jobs_coming, self._going = {}, {}, set()
+        self._coming = {}
+        self._jobs_coming = {}
+        self._going = set()
         messages = self.store.inbox.unread()
         due = [planned for planned in self._planned if planned.at <= now]
         self._planned = [planned for planned in self._planned if planned.at > now]

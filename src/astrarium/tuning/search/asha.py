@@ -15,7 +15,7 @@ import msgspec
 
 from astrarium.tuning.policies import searches
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials
-from astrarium.tuning.search.successive_halving import (
+from astrarium.tuning.search.rungs import (
     Concurrency,
     Count,
     Eta,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from astrarium.tuning.policies import searches
 from astrarium.tuning.search._brackets import BracketParameters, RunningBracket, brackets
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
-from astrarium.tuning.search.successive_halving import Concurrency, concurrent_trials, successive_halving
+from astrarium.tuning.search.rungs import Concurrency, concurrent_trials, successive_halving
 
 
 @searches.register("sync-bohb")

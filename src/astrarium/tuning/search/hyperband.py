@@ -18,26 +18,7 @@ import msgspec
 from astrarium.tuning.policies import searches
 from astrarium.tuning.search._brackets import BracketParameters, RunningBracket, brackets
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
-from astrarium.tuning.search.successive_halving import Count, Eta, Iterations, successive_halving, totals
-
-
-@searches.register("successive-halving")
-class SuccessiveHalving:
-    """Successive halving (Jamieson and Talwalkar, AISTATS 2016) has one group for each rung."""
-
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        candidates: Annotated[Count, msgspec.Meta(description="on the first rung")] = 27
-        iterations: Iterations = 27
-        eta: Eta = 3
-        smallest: Annotated[Count, msgspec.Meta(description="iterations on the first rung, at least")] = 1
-
-    def __init__(self, parameters: Parameters) -> None:
-        self.parameters = parameters
-
-    def run(self, pool: Pool) -> Course:
-        chosen = self.parameters
-        rungs = totals(chosen.smallest, chosen.iterations, chosen.eta)
-        return successive_halving(pool, drawn(pool, chosen.candidates), rungs, chosen.eta)
+from astrarium.tuning.search.rungs import Count, successive_halving
 
 
 @searches.register("hyperband")

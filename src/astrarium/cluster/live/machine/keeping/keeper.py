@@ -66,9 +66,8 @@ class Keeper:
         self._stop_passed = False
         self._written = dict[str, Any]()
         self._written_at = 0.0
-        self._wished = self._met = (
-            0  # later runs: the one that the job was last told to be, and the one it is
-        )
+        self._wished = 0  # the later run that the job was last told to be
+        self._met = 0  # and the one that it is
         self._wished_at = 0.0
 
     def keep(self) -> None:
