@@ -23,7 +23,7 @@ SUBJECTS = {
 
 
 def level(name: str) -> Level[Any, Any]:
-    """Return the level of this name."""
+    """Import a level and return it; an error lists the names that there are."""
     if name not in SECTIONS:
         raise InputError("level", name, one_of(list(SECTIONS), name))
     loaded: Level[Any, Any] = importlib.import_module(f"astrarium.{name}.level").LEVEL
@@ -31,7 +31,7 @@ def level(name: str) -> Level[Any, Any]:
 
 
 def level_of(scenario: object) -> Level[Any, Any]:
-    """Return the level that a scenario belongs to."""
+    """Return the level of a scenario that was loaded; all else is refused, such as a policy in its place."""
     if not isinstance(scenario, Scenario):
         raise InputError("scenario", type(scenario).__name__, "a scenario, as astrarium.load returns it")
     return level(scenario.level)

@@ -59,7 +59,7 @@ class NonPreemptibleAllocator:
         yield from self.allocator.decide(now, events, state)
 
 
-# What stands in the bytes of a policy for a part of the books: its kind, and of which field, app or job it is.
+# What stands for a part of the books in the bytes of a policy: its kind, and which field, app or job it is.
 PartName: TypeAlias = (
     tuple[Literal["state"]]
     | tuple[Literal["part"], str]
