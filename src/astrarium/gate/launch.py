@@ -22,7 +22,7 @@ MpsUse = Literal["must", "may", "none"]  # whether MPS is used
 
 @dataclass(frozen=True)
 class PreparedLaunch:
-    """This environment puts a program under the gate; nothing has been started. *description* is for people."""
+    """Its environment puts a program under the gate; nothing is started yet. People read *description*."""
 
     environment: dict[str, str]
     description: str
