@@ -210,7 +210,7 @@ ERROR = "the connection of bob was ended: ZeroDivisionError('ours')\n"
 
 
 def test_messages_of_one_user_that_wait_are_limited(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("astrarium.cluster.live.store.MOST_UNREAD", 3)
+    monkeypatch.setattr("astrarium.cluster.live.inbox.MOST_UNREAD", 3)
     bob, carol, folder = (StateFolder(home, user) for user in ("bob", "carol", ""))
     for _ in range(3):
         bob.send("withdraw", {"app": "a"}, 0.0)
@@ -222,7 +222,7 @@ def test_messages_of_one_user_that_wait_are_limited(home: Path, monkeypatch: pyt
 
 
 def test_a_turn_takes_some_messages_of_everybody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("astrarium.cluster.live.store.TURN", 2)
+    monkeypatch.setattr("astrarium.cluster.live.inbox.TURN", 2)
     for user in ("bob", "bob", "bob", "carol"):
         StateFolder(home, user).send("withdraw", {"app": "a"}, 0.0)
     store = Store(home)
