@@ -83,7 +83,7 @@ format: setup
 stubs: setup
 	$(BIN)/python native/stubs.py
 
-# Before each commit: what `lint` does, on the files that change.
+# Before each commit: ruff and clang-format on the files that change, and mypy. clang-tidy takes too long for that.
 hooks: setup
 	$(BIN)/pre-commit install
 

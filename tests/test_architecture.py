@@ -194,17 +194,6 @@ def test_the_product_and_its_tests_do_without_the_papers() -> None:
             assert not breaches(imported_modules(source), {"astrarium_papers", "papers"}), path
 
 
-@pytest.mark.parametrize("folder", ["tests", "papers/tests"])
-def test_no_test_measures_time(folder: str) -> None:
-    """A test counts work (`tests/support/work.py`) or waits with patience; benchmarks say what is fast."""
-    measures = re.compile(
-        r"\btime\.(perf_counter|process_time|thread_time)|\bos\.times\b|\btime\.monotonic(_ns)?\(\) - "
-    )
-    for path in (ROOT / folder).rglob("*.py"):
-        if path.name != Path(__file__).name:
-            assert not measures.search(path.read_text()), path
-
-
 def test_deciding_modules_import_no_clock_no_chance_no_io() -> None:
     found = {module_name(path): breaches(imports(path), IMPURE) for path in deciding_modules()}
     assert len(found) > 10

@@ -11,13 +11,19 @@ from tests.support.paths import ROOT
 
 NATIVE = ROOT / "native"
 FILES = sorted(path for kind in ("*.h", "*.cpp", "*.c") for path in NATIVE.rglob(kind))
+STRINGS = r"""R"\((?s:.*?)\)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'"""
+COMMENT = re.compile(rf"{STRINGS}|//(?P<line>[^\n]*)|/\*(?P<block>(?s:.*?))\*/")
 POINTER = re.compile(r"(?:(?P<name>[\w.]+) in )?(?P<module>astrarium(?:\.[a-z_]\w*)+)")
+FILE_POINTER = re.compile(r"\b\w+(?:/\w+)*\.(?:py|h|c|cpp)\b")
+BEGINNINGS = (ROOT, ROOT / "src" / "astrarium", NATIVE, NATIVE / "gate")  # of a pointer to a file
+NOT_OURS = {"cuda.h"}
 
 
-def comments(path: Path) -> str:
-    """Return what the comments of a file say, in one line."""
-    lines = (line.partition("//")[2] for line in path.read_text().splitlines() if "//" in line)
-    return " ".join(line.strip() for line in lines)
+def comments(text: str) -> str:
+    """Return what the comments of a file say, without line breaks: a pointer may go on in the next line."""
+    blocks = (comment["line"] or comment["block"] or "" for comment in COMMENT.finditer(text))
+    lines = (line.strip().removeprefix("*").strip() for block in blocks for line in block.splitlines())
+    return " ".join(" ".join(lines).split())
 
 
 def source(module: str) -> str | None:
@@ -32,6 +38,14 @@ def defines(text: str, name: str) -> bool:
     last = re.escape(name.split(".")[-1])
     return (
         re.search(rf"\b(?:class|def) {last}\b|^\s*(?:self\.)?{last}\b.*[=:]", text, re.MULTILINE) is not None
+    )
+
+
+def stale_files(text: str, beside: Path) -> list[str]:
+    """Return the files that a text names and that are nowhere; it may name those *beside* it shortly."""
+    named = set(FILE_POINTER.findall(text)) - NOT_OURS
+    return sorted(
+        name for name in named if not any((folder / name).exists() for folder in (*BEGINNINGS, beside))
     )
 
 
@@ -58,7 +72,9 @@ def _is_name(word: str) -> bool:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(NATIVE)))
 def test_what_native_code_names_is_there(path: Path) -> None:
-    assert stale(comments(path)) == []
+    text = comments(path.read_text())
+    assert stale(text) == []
+    assert stale_files(text, path.parent) == []
 
 
 def test_a_pointer_that_leads_nowhere_is_found() -> None:
@@ -66,3 +82,10 @@ def test_a_pointer_that_leads_nowhere_is_found() -> None:
     assert stale("as astrarium.core.quantities.FOREVER") == []
     for wrong in ("astrarium.serving.nowhere.at_all", "Nobody in astrarium.core.quantities"):
         assert stale(f"Twin of {wrong}, of which") == [wrong]
+
+
+def test_a_file_that_is_nowhere_is_found() -> None:
+    text = comments('f("// no.py");  // as in serving/live/fills.py\n/* fills.py says,\n * and units.h */')
+    assert text == "as in serving/live/fills.py fills.py says, and units.h"
+    assert stale_files(text, NATIVE / "common") == ["fills.py"]
+    assert stale_files(text, NATIVE) == ["fills.py", "units.h"]

@@ -17,7 +17,7 @@ using protocol::Written;
 // As in astrarium.serving.ledger; a call is as bad as its worst row.
 enum class Outcome : std::uint8_t { kOpen, kInTime, kLate, kDropped, kFailed };
 
-// One of a few words that metrics count; any other is the ticket's reason. Their names are in refusals.h.
+// One of a few words that metrics count; any other is the ticket's reason. Their names are in front/calls/refusals.h.
 enum class Cause : std::uint8_t {
   kNone,
   kExpired,

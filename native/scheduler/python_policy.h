@@ -77,7 +77,7 @@ class PythonPolicy final : public Decider {
   }
 
  private:
-  // As in python_policy.py, after the kinds of events.
+  // As in server/control/python_policy.py, after the kinds of events.
   static constexpr int kArrived = std::variant_size_v<Event>;
 
   // [(kind, what its class is made of)], in the order in which all of it happened.

@@ -1,5 +1,5 @@
-// The items of a batch, copied between shared memory and arrays in one call. batches.py says in Python what this does,
-// and messages.py how members are packed.
+// The items of a batch, copied between shared memory and arrays in one call. serving/live/backends/batches.py says in
+// Python what this does, and serving/live/messages.py how members are packed.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ static_assert(sizeof(Member) == 48);
 using Wide = __int128;
 
 inline Wide aligned_wide(Wide size) {
-  constexpr int kAlignment = 64;  // as in arena.py
+  constexpr int kAlignment = 64;  // ALIGNMENT in astrarium.serving.live.layout
   return (size + kAlignment - 1) / kAlignment * kAlignment;
 }
 

@@ -1,6 +1,6 @@
 // Runs a model that was captured in CUDA graphs: copies a batch to the GPU, launches the graph of its size, and copies
-// the answers back, all of it in the order of streams, while the host goes on. backends/torch/cuda_runner.py makes
-// graphs and memory.
+// the answers back, all of it in the order of streams, while the host goes on. Graphs and memory are made by
+// serving/live/backends/torch/cuda_runner.py.
 #pragma once
 
 #include <algorithm>

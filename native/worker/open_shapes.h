@@ -1,5 +1,5 @@
 // Items of unequal length in the graphs of one: how they are padded, what the server fills in, and how their answers
-// are cut. worker/padding.py and fills.py say in Python what this does.
+// are cut. serving/live/worker/padding.py and serving/live/fills.py say in Python what this does.
 #pragma once
 
 #include <algorithm>
@@ -197,7 +197,7 @@ class OpenShapes {
 
   static void write_number(const OpenTensor& tensor, char* to, std::size_t number) {
     const auto wide = static_cast<std::int64_t>(number);
-    copy(to, reinterpret_cast<const char*>(&wide), tensor.fixed());  // little-endian, as batch_copy.h asserts
+    copy(to, reinterpret_cast<const char*>(&wide), tensor.fixed());  // little-endian, as tensors/batch_copy.h asserts
   }
 
   static void copy(char* to, const char* from, std::size_t bytes) {

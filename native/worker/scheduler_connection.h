@@ -1,4 +1,4 @@
-// A worker's connection to the server, and how it waits; see backends/precise_wait.py.
+// A worker's connection to the server, and how it waits; see serving/live/backends/precise_wait.py.
 #pragma once
 
 #include <poll.h>
@@ -57,7 +57,8 @@ class SchedulerConnection : public Environment {
   }
 
  private:
-  static constexpr Time kSpin = 80'000, kNearly = 450'000;  // nanoseconds before the end, as in precise_wait.py
+  // Nanoseconds before the end, as in serving/live/backends/precise_wait.py.
+  static constexpr Time kSpin = 80'000, kNearly = 450'000;
   static constexpr Time kLongestPause = 1'000'000;
 
   // How long not to ask whether something is ready that is expected in *rest*.

@@ -1,4 +1,5 @@
-// A model that needs no Python: it takes the times of a table, and hands its inputs back (backends/emulated.py).
+// A model that needs no Python: it takes the times of a table, and hands its inputs back.
+// serving/live/backends/emulated.py says so in Python.
 #pragma once
 
 #include <algorithm>

@@ -23,19 +23,18 @@ SUBJECTS = {
 
 
 def level(name: str) -> Level[Any, Any]:
-    """Return the level of this name."""
+    """Import a level and return it; an error lists the names that there are."""
     if name not in SECTIONS:
         raise InputError("level", name, one_of(list(SECTIONS), name))
     loaded: Level[Any, Any] = importlib.import_module(f"astrarium.{name}.level").LEVEL
     return loaded
 
 
-def level_of(scenario: Scenario) -> Level[Any, Any]:
-    """Return the level that a scenario belongs to."""
-    name = getattr(type(scenario), "level", None)
-    if not isinstance(name, str):
+def level_of(scenario: object) -> Level[Any, Any]:
+    """Return the level of a scenario that was loaded; all else is refused, such as a policy in its place."""
+    if not isinstance(scenario, Scenario):
         raise InputError("scenario", type(scenario).__name__, "a scenario, as astrarium.load returns it")
-    return level(name)
+    return level(scenario.level)
 
 
 def named_by(raw: Any, source: str) -> Level[Any, Any]:

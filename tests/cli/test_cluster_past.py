@@ -71,7 +71,7 @@ def test_a_refused_app_of_a_file_does_not_keep_the_others(
 def test_a_priority_is_submitted(call: Any, cluster: VirtualCluster, state: str) -> None:
     words = ("cluster", "submit", "--state", state, "--command", "true", "--name", "soon", "--wait", "0")
     assert call(*words, "--priority", "2").code == 0
-    [message] = cluster.arbiter.store.inbox()
+    [message] = cluster.arbiter.store.inbox.unread()
     assert message.body["priority"] == 2
     assert "app.priority: expected a whole number" in call(*words, "--priority", "1001").error
 

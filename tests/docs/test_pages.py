@@ -22,6 +22,7 @@ from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = ["architecture.md", "adding-a-policy.md", "astrarium.md", "sizes.md", "contract.md"]
+SCREEN = 900  # words that fit on one, a picture among them
 COMMAND_LINE = "from astrarium.cli.main import main; main()"
 
 
@@ -156,7 +157,8 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def test_the_map_fits_on_one_screen() -> None:
-    assert len((DOCS / "architecture.md").read_text().splitlines()) <= 60
+    """Words are counted: a line may have any number of them."""
+    assert len((DOCS / "architecture.md").read_text().split()) <= SCREEN
 
 
 def test_the_changelog_tags_every_entry() -> None:

@@ -367,7 +367,7 @@ def test_a_candidate_that_the_samplers_library_stops_goes_no_further() -> None:
 def test_a_search_that_waits_for_nothing_is_found_out() -> None:
     class Idle:
         def run(self, pool: Pool) -> Course:
-            yield WantedTrials((), each=True)
+            yield WantedTrials((), one_by_one=True)
 
     with pytest.raises(BrokenBooks, match="nothing runs"):
         Session(Idle(), Noted(), by_number).begin()

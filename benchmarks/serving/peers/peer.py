@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import ssl
 import sys
 import tempfile
 import time
@@ -73,6 +74,7 @@ class Peer(ABC):
     """A server that can be compared: one file each."""
 
     name: str
+    scheme = "http"  # or https, with whatever certificate
     environment = ""  # of environments.PACKAGES; our own Python if empty
     settings: tuple[Settings, ...] = grid()  # what tuning tries
 
@@ -114,7 +116,7 @@ class Peer(ABC):
             variables = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **self.variables(place)}
             tree = Tree(command, variables, Path(folder) / "log.txt")
             try:
-                url = f"http://127.0.0.1:{place.port}"
+                url = f"{self.scheme}://127.0.0.1:{place.port}"
                 running = Running(url, self.templates(), tree, place)
                 until_ready(running, START_S)
                 yield running
@@ -138,8 +140,7 @@ class Answer(NamedTuple):
 
 def ask(url: str, template: Template, patience_s: float = 5.0) -> Answer:
     """Send one request on a connection of its own."""
-    address = urlsplit(url)
-    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=patience_s)
+    connection = connected(url, patience_s)
     began = time.monotonic()
     try:
         headers = {"Content-Type": "application/json", **template.headers}
@@ -151,6 +152,22 @@ def ask(url: str, template: Template, patience_s: float = 5.0) -> Answer:
         return Answer(0, time.monotonic() - began)
     finally:
         connection.close()
+
+
+def connected(url: str, patience_s: float) -> http.client.HTTPConnection:
+    address = urlsplit(url)
+    host = str(address.hostname)
+    if address.scheme == "http":
+        return http.client.HTTPConnection(host, address.port, timeout=patience_s)
+    return http.client.HTTPSConnection(host, address.port, timeout=patience_s, context=trusting())
+
+
+def trusting() -> ssl.SSLContext:
+    """Return a client's context that takes any certificate: ours are made for a run."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def until_ready(server: Running, patience_s: float) -> None:

@@ -35,7 +35,7 @@ struct BoardSetting {
 
 inline constexpr double HOUR = static_cast<double>(GATE_HOUR);
 inline constexpr double MOST_SMS = GATE_MOST_SMS;
-inline constexpr double MOST_HARM = 4;  // as far as learning goes (learn.c)
+inline constexpr double MOST_HARM = 4;  // as far as learning goes (policy/learn.c)
 
 inline constexpr BoardSetting SETTINGS[] = {
     {"sms", "sms", 1, MOST_SMS, [](BoardSettings &at) -> Slot { return &at.knobs.sms; }, "of the GPU"},

@@ -59,7 +59,7 @@ void watch_start(void) {
     sigset_t all, before;
     if (__atomic_exchange_n(&watching, 1, __ATOMIC_ACQ_REL)) return;
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* see guard.h */
+    sigdelset(&all, SIGBUS); /* see board/guard.h */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     if (pthread_create(&thread, NULL, watch, members_board()) == 0)
         pthread_detach(thread);

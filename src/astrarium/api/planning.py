@@ -20,7 +20,7 @@ from astrarium.run.rows import Table
 from astrarium.run.shown import Shown
 
 if TYPE_CHECKING:
-    from astrarium.serving.goodput import Goodput as Found
+    from astrarium.serving.goodput import Goodput as SearchResult
     from astrarium.serving.planning.answer import PlanningAnswer
 
 PICTURES = (".png",)
@@ -29,15 +29,15 @@ PICTURES = (".png",)
 class Goodput(Shown):
     """A goodput is the highest rate of requests at which every model has 99 % of them answered in time."""
 
-    def __init__(self, found: Found, policy: str, scenario: Scenario) -> None:
-        self.found = found
+    def __init__(self, result: SearchResult, policy: str, scenario: Scenario) -> None:
+        self.result = result
         self.policy = policy
         self.scenario = scenario
 
     @property
     def rate(self) -> float:
         """Requests per second: the mean over the seeds."""
-        return self.found.goodput
+        return self.result.goodput
 
     @property
     def promised(self) -> float:
@@ -47,30 +47,30 @@ class Goodput(Shown):
     @property
     def interval(self) -> tuple[float, float]:
         """The smallest and the largest rate of the seeds."""
-        return self.found.interval
+        return self.result.interval
 
     @property
     def per_seed(self) -> dict[int, float]:
         """The rate found with each seed."""
-        return dict(zip(self.found.seeds, self.found.per_seed, strict=True))
+        return dict(zip(self.result.seeds, self.result.per_seed, strict=True))
 
     @property
     def capacity(self) -> float:
         """The rate if every GPU always ran the largest batches that the objectives allow."""
-        return self.found.capacity
+        return self.result.capacity
 
     @cached_property
     def probes(self) -> Table:
         """One row for each run of the search: rate, seed, the worst model's misses, whether it passed."""
         names = ("rate", "seed", "worst_bad", "passed")
         return Table(
-            {name: [getattr(probe, name) for probe in self.found.probes] for name in names}, "probes"
+            {name: [getattr(probe, name) for probe in self.result.probes] for name in names}, "probes"
         )
 
     @cached_property
     def run(self) -> Run:
         """A run at the rate that was found with the scenario's own seed."""
-        rate = self.found.per_seed[0]
+        rate = self.result.per_seed[0]
         scenario = _serving(self.scenario)
         return simulate(scenario.with_rate(rate) if rate > 0 else scenario)
 
@@ -78,7 +78,7 @@ class Goodput(Shown):
         """Draw the search, as a .png file."""
         from astrarium.serving.report.goodput import draw_probes
 
-        draw_probes(self.found, _picture(path))
+        draw_probes(self.result, _picture(path))
         return Path(path)
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class Goodput(Shown):
     def _tables(self) -> list[Any]:
         from astrarium.serving.report.goodput import goodput_table
 
-        return [goodput_table(self.policy, self.found)]
+        return [goodput_table(self.policy, self.result)]
 
 
 class Plan(Shown):

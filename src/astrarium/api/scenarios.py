@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from astrarium.core.choice import Choice, as_choice, made, parameters_of
+from astrarium.core.choice import Choice, WrittenScenario, as_choice, made, parameters_of
 from astrarium.core.errors import InputError, read_from
 from astrarium.core.level import Level, Scenario
 from astrarium.core.overrides import changed
@@ -100,7 +100,7 @@ def _renamed(scenario: Scenario, name: str) -> Scenario:
     """Return the scenario with a policy's name that no registry knows, which reports then show."""
     struct: Any = scenario
     fields: dict[str, Any] = {"policy": Choice(name)}
-    if hasattr(scenario, "raw"):
+    if isinstance(scenario, WrittenScenario):
         fields["raw"] = {**scenario.raw, "policy": {"name": name}}
     renamed: Scenario = msgspec.structs.replace(struct, **fields)
     return renamed

@@ -54,7 +54,8 @@ class Withdraw(msgspec.Struct, frozen=True, tag=True, gc=False):
     error: str
 
 
-Action: TypeAlias = Grant | Revoke | Run | Stop | Withdraw | SetTimer
+AppAction: TypeAlias = Grant | Revoke | Run | Stop | Withdraw
+Action: TypeAlias = AppAction | SetTimer
 Allocations: TypeAlias = Iterator[Grant | Revoke | Withdraw | SetTimer]  # the rest is arranged
 
 
@@ -182,16 +183,5 @@ class JobFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
     late: bool = False
 
 
-Event: TypeAlias = (
-    MachineJoined
-    | MachineLost
-    | GpuFailed
-    | GpuRepaired
-    | AppArrived
-    | AppWithdrawn
-    | LeaseExpired
-    | JobStopped
-    | JobProgressed
-    | JobFinished
-    | TimerFired
-)
+AppEvent: TypeAlias = AppWithdrawn | LeaseExpired | JobStopped | JobProgressed | JobFinished
+Event: TypeAlias = MachineJoined | MachineLost | GpuFailed | GpuRepaired | AppArrived | AppEvent | TimerFired

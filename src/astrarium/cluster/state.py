@@ -153,8 +153,6 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         for app in list(self.apps):
             self._end(now, app, Outcome.WITHDRAWN, "the run ended before the app did")
 
-    # what a policy asks
-
     def pace(self, job: Job, gpus: Sequence[int]) -> float:
         """Return the work that a job is believed to do in a unit of time on these GPUs."""
         if len(gpus) < job.least:
@@ -216,8 +214,6 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         self._crowd = self._crowd_until(now)
         self._crowd_at = now
         self._asked = self._asked + more
-
-    # events
 
     def _joined(self, now: Time, event: contract.MachineJoined) -> None:
         self.free.update(self.floor.join(event.machine))
@@ -291,8 +287,6 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         self.unsettled[event.app] = None
         self._next_phase(now, self.apps[event.app])
 
-    # actions
-
     def _grant(self, now: Time, action: contract.Grant) -> None:
         row = self._open(action)
         for gpu in action.gpus:
@@ -351,8 +345,6 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
             used = [gpu for job in row.jobs.values() for gpu in job.gpus]
             if len(used) != len(set(used)) or not set(used) <= row.leases.keys():
                 raise BrokenBooks(f"app {row.app.name}: a job runs on a GPU that is another's")
-
-    # helpers
 
     def _open(self, action: contract.Grant | contract.Revoke | contract.Run | contract.Withdraw) -> AppRow:
         if action.app not in self.apps:

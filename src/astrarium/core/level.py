@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from astrarium.core.choice import Choice, chosen
 from astrarium.core.engine import Engine
@@ -18,6 +18,7 @@ from astrarium.core.registry import Registry
 from astrarium.core.trace import Step
 
 
+@runtime_checkable
 class Scenario(Protocol):
     """What every level's scenario has, whatever else its file may say."""
 
@@ -142,6 +143,7 @@ class Level(Generic[S, R]):
     # how a choice becomes a policy, given those, where there is more to it than its class
     policy_made: Callable[..., Any] | None = None
     twin: Callable[[S, Any, Callable[[Time], None] | None], R | None] | None = None
+    length: Callable[[S], Time] = lambda scenario: 0  # the progress of the twin is measured by it
     # unless the engine of its simulation will do
     replayed: Callable[[S, Any], Engine[Any, Any, Any]] | None = None
 

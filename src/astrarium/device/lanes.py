@@ -55,11 +55,9 @@ class Layout:
     def lane(self, id_: int) -> Lane | None:
         return next((lane for lane in self.lanes if lane.id == id_), None)
 
-    # Algorithm 2.1
-
     def find(self, persistent: int, ephemeral: int, busy: Collection[int] = ()) -> int | None:
         """Return a lane for a job that needs this much, NEW_LANE, or None. *busy* are lanes in the middle of
-        an iteration: neither they nor those that lie beyond them can be made larger now."""
+        an iteration: neither they nor those that lie beyond them can be made larger now (Algorithm 2.1)."""
         if persistent + ephemeral <= self.free:
             return NEW_LANE
         fitting = [lane for lane in self.lanes if lane.size >= ephemeral]

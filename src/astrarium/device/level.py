@@ -27,7 +27,7 @@ def prepare(scenario: JobScenario, policy: IterationPolicy, watching: Watching) 
 
     def record(end: Time) -> DeviceRecord:
         rows = list(state.ledger.rows.values())
-        return DeviceRecord(scenario.policy.name, gpu.memory, rows, spans.found())
+        return DeviceRecord(scenario.policy.name, gpu.memory, rows, spans.in_order())
 
     coming = arrivals(scenario)
     return Simulation(

@@ -84,5 +84,5 @@ class Spans:
             self._closed.append(last)
         self._open[lane] = Span(job, lane, start, end)
 
-    def found(self) -> list[Span]:
+    def in_order(self) -> list[Span]:
         return sorted([*self._closed, *self._open.values()], key=lambda span: (span.start, span.lane))

@@ -13,7 +13,9 @@ from astrarium.gate.mps import PIPE
 
 PREFIX = "ASTRARIUM_GATE_"
 # These variables are meant for a program around this one, and not passed on.
-_TOLD = {f"{PREFIX}{name}" for name in ("BOARD", "CLASS", "NAME", "POLICY", "PROFILE", "RECORD", "COVERAGE")}
+_SETTINGS = {
+    f"{PREFIX}{name}" for name in ("BOARD", "CLASS", "NAME", "POLICY", "PROFILE", "RECORD", "COVERAGE")
+}
 # Streams share hardware queues beyond 8 by default, and then wait for each other. Under MPS all clients draw
 # on the same queues: with 32 each, the fourth on an H200 found none left ("out of memory").
 _QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
@@ -34,18 +36,18 @@ class Client:
 
 
 def client_environment(base: Mapping[str, str], gate: Path, client: Client) -> dict[str, str]:
-    rest = {name: value for name, value in base.items() if name not in _TOLD}
+    rest = {name: value for name, value in base.items() if name not in _SETTINGS}
     return {
         **({} if PIPE in base else _QUEUES),
         **rest,
         VISIBLE: client.gpu,
         "LD_PRELOAD": _preloads(gate, base.get("LD_PRELOAD", "")),
         "LD_LIBRARY_PATH": _searched(gate, base.get("LD_LIBRARY_PATH", "")),
-        **_told(client),
+        **_settings(client),
     }
 
 
-def _told(client: Client) -> dict[str, str]:
+def _settings(client: Client) -> dict[str, str]:
     paths = {"BOARD": client.board, "PROFILE": client.profile, "RECORD": client.record}
     values = {"CLASS": client.kind, "NAME": client.name, "POLICY": client.policy}
     values |= {name: str(path.absolute()) for name, path in paths.items() if path is not None}

@@ -22,7 +22,7 @@ MpsUse = Literal["must", "may", "none"]  # whether MPS is used
 
 @dataclass(frozen=True)
 class PreparedLaunch:
-    """A prepared launch has the program's environment, and a sentence that describes it."""
+    """Its environment puts a program under the gate; nothing is started yet. People read *description*."""
 
     environment: dict[str, str]
     description: str

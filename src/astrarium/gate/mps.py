@@ -91,7 +91,7 @@ class Daemon:
 
 def start(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
     """Return the daemon that is there, or one that is started now."""
-    state, daemon = _found(home, environ)
+    state, daemon = _state_and_daemon(home, environ)
     if daemon is None:
         return state
     with _alone(home):
@@ -105,11 +105,11 @@ def start(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
 
 def status(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
     """Return the state of MPS without starting anything."""
-    state, daemon = _found(home, environ)
+    state, daemon = _state_and_daemon(home, environ)
     return Mps(True, "MPS", daemon.variables) if daemon is not None and daemon.answers() else state
 
 
-def _found(home: Path, environ: Mapping[str, str]) -> tuple[Mps, Daemon | None]:
+def _state_and_daemon(home: Path, environ: Mapping[str, str]) -> tuple[Mps, Daemon | None]:
     """Return the state of MPS without a daemon of ours, and ours where there could be one."""
     control = _control(environ)
     if control is None:

@@ -19,7 +19,7 @@ class ReplicaEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlanEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A plan entry is a plan as a file has it."""
+    """A plan's file says this, models by name and nothing checked yet: `read` holds it against a problem."""
 
     policy: str
     replicas: tuple[ReplicaEntry, ...]

@@ -51,7 +51,7 @@ def recorded(
     decider = level.policy(scenario) if policy is None else policy
     if _native_wanted(engine, level, watching):
         assert level.twin is not None
-        with shown(getattr(scenario, "length", 0)) as progress:
+        with shown(level.length(scenario)) as progress:
             record = level.twin(scenario, decider, progress)
         if record is not None:
             return record

@@ -39,7 +39,8 @@ class LeasedGpus:
             return False
         if change["run"] <= self._change:
             return False
-        self._change, self.devices = change["run"], tuple(change["devices"])
+        self._change = change["run"]
+        self.devices = tuple(change["devices"])
         return True
 
     def use(self) -> None:

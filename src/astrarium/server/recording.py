@@ -140,7 +140,7 @@ class Recording:
 
 
 class _Writer:
-    """A writer has the thread that writes; the first write that fails is the last one."""
+    """It writes lines in order, in a thread of its own; once a write has failed, it counts lines as lost."""
 
     def __init__(self, file: RawIOBase, path: Path) -> None:
         self._file = file

@@ -32,7 +32,7 @@ log = logging.getLogger("astrarium.server")
 
 @dataclass
 class RunningServer:
-    """A running server is everything that is up, as `started` hears of it."""
+    """All of this is up when `started` is called with it, and ends before `serve` returns."""
 
     service: LiveService
     http: RunningHttp

@@ -290,7 +290,7 @@ class LiveService:
 
     def _path_threads(self) -> PathThreads:
         network = min(self.plan.threads, len(os.sched_getaffinity(0)))
-        return PathThreads(network, self._texts.threads, len(library_threads.found))
+        return PathThreads(network, self._texts.threads, len(library_threads.numbers))
 
     def _needed(self, model: int) -> Time:
         """Return how long the shortest call of a model takes once it has its inputs."""

@@ -21,7 +21,7 @@ _CALLS = 2
 
 
 class AnsweredCall(NamedTuple):
-    """An answered call, with its batch and stages."""
+    """A call is kept like this once its client has the answer; *number* counts such calls."""
 
     number: int
     model: str

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -27,9 +26,6 @@ from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.rates import spans
 from astrarium.serving.twin import simulation
 from astrarium.serving.twin.native import has_twin
-
-if TYPE_CHECKING:
-    pass
 
 ALLOWED_BAD = 0.01
 SCAN_STEPS = 12

@@ -151,6 +151,7 @@ LEVEL: Level[Scenario, ServingRecord] = Level(
     policy_arguments=lambda scenario: (build.setup(scenario),),
     policy_made=build.made_policy,
     twin=by_twin,
+    length=lambda scenario: scenario.length,
     summarize=lambda scenario, record: summarize(record),
     report=report,
     picture="overview.png",

@@ -20,7 +20,7 @@ from astrarium.serving.state import Batch, Gpu, ServingState
 
 
 class Truth(Protocol):
-    """The truth says how long a batch really takes."""
+    """The truth says how long a batch really takes. Only the simulated world asks: policies estimate."""
 
     def execution(self, batch: Batch) -> Time: ...
 

@@ -132,8 +132,6 @@ class ClusterPolicyConformance(PolicyConformance[Case, ClusterState]):
         lost = [row.app.name for row in rows if row.outcome is not Outcome.FINISHED]
         ensure(not lost, f"they did not finish, although all of them could: {lost}")
 
-    # jobs and their GPUs
-
     @BOUNDED
     @given(case=cases())
     def test_gangs_run_whole(self, case: Case) -> None:

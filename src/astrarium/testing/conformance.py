@@ -126,8 +126,6 @@ class PolicyConformance(Conformance, Generic[C, S]):
     steps_per_item = 200  # how often it may ask to be woken
     worked_off: ClassVar[tuple[str, ...]] = ()  # parts of the books that the level's own `decider` works off
 
-    # what a level says
-
     def any_case(self) -> st.SearchStrategy[C]:
         """Return a strategy for cases in which everything can end well, or is refused."""
         raise NotImplementedError
@@ -179,8 +177,6 @@ class PolicyConformance(Conformance, Generic[C, S]):
     def undisturbed(self, played: Played[C, S]) -> None:
         """Check what else holds where the world brings no surprises."""
 
-    # how a case is played
-
     def registry(self) -> Registry[Any]:
         return self.level.policies
 
@@ -220,8 +216,6 @@ class PolicyConformance(Conformance, Generic[C, S]):
     def most_steps(self, case: C) -> int:
         return 1000 + self.steps_per_item * len(self.items(case))
 
-    # the law of purity
-
     @BOUNDED
     @given(data=st.data())
     def test_the_same_case_is_decided_the_same(self, data: st.DataObject) -> None:
@@ -249,8 +243,6 @@ class PolicyConformance(Conformance, Generic[C, S]):
     def test_it_reads_the_books_and_does_not_write(self, data: st.DataObject) -> None:
         self.play(data.draw(self.any_case()), read_only=True)
 
-    # what happens to everything that comes
-
     @BOUNDED
     @given(data=st.data())
     def test_everything_ends_once_and_the_books_hold(self, data: st.DataObject) -> None:
@@ -267,8 +259,6 @@ class PolicyConformance(Conformance, Generic[C, S]):
         played = self.observe(self.quiet_case())
         done = [action for action in played.actions if not isinstance(action, SetTimer)]
         ensure(not done, f"no {self.level.item} ever came, and yet: {done}")
-
-    # helpers
 
     def _replayed(self, played: Played[C, S], steps: Iterable[Step], count: int = 1) -> None:
         case = played.case

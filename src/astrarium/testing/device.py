@@ -215,8 +215,6 @@ class DevicePolicyConformance(PolicyConformance[Case, DeviceState]):
         expected = [Outcome.FINISHED if played.case.fits(row.job) else Outcome.REFUSED for row in rows]
         same("outcomes", [row.outcome for row in rows], expected)
 
-    # turns
-
     @BOUNDED
     @given(case=cases(pauses=False))
     def test_no_lane_idles_while_a_job_of_it_is_ready(self, case: Case) -> None:
@@ -232,8 +230,6 @@ class DevicePolicyConformance(PolicyConformance[Case, DeviceState]):
         self.needs(self.conserves_work, "it may leave the GPU idle")
         case = Case(tuple((0, job(id_, 5 + id_, ephemeral=90)) for id_ in range(4)))
         same("end", self.observe(case).end, sum(job.duration for job in case.jobs))
-
-    # memory
 
     def test_what_can_never_fit_is_refused_and_holds_up_nobody(self) -> None:
         case = Case(((0, job(0, ephemeral=CAPACITY)), (0, job(1)), (MILLISECOND, job(2, persistent=101))))
@@ -259,8 +255,6 @@ class DevicePolicyConformance(PolicyConformance[Case, DeviceState]):
         """A job for which there is no room any more ends; nobody else is harmed."""
         also = [(at * MILLISECOND, contract.NeedsChanged(*needs)) for at, *needs in changes]
         self._observe_disturbed(case, also, {id_ for _, id_, *_ in changes})
-
-    # jobs that do not end well
 
     @BOUNDED
     @given(case=cases(), every=st.integers(1, 9))

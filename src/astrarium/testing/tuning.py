@@ -110,8 +110,6 @@ class TuningPolicyConformance(PolicyConformance[Case, TuningState]):
             ensure(row.outcome is Outcome.FINISHED, f"{row.trial} ended as {row.outcome.name}")
             ensure(row.done == row.trial.iterations, f"{row.trial} has done {row.done} only")
 
-    # GPUs
-
     @BOUNDED
     @given(
         case=cases(),
@@ -120,8 +118,6 @@ class TuningPolicyConformance(PolicyConformance[Case, TuningState]):
     def test_gpus_may_come_and_go(self, case: Case, changes: list[tuple[int, set[int]]]) -> None:
         also: list[Timed] = [(at * SECOND, GpusChanged(tuple(sorted(gpus)))) for at, gpus in changes]
         self.undisturbed(self.observe(case, also=[*also, (100 * SECOND, GpusChanged((0, 7)))]))
-
-    # trials that do not end well
 
     @BOUNDED
     @given(case=cases(), at=st.integers(0, 60), trial=st.integers(0, 20))
@@ -133,8 +129,6 @@ class TuningPolicyConformance(PolicyConformance[Case, TuningState]):
     def test_who_fails_frees_its_share(self, case: Case, at: int, trial: int) -> None:
         """At its first run, wherever that is."""
         self.observe(case, also=[(at * SECOND, contract.TrialFailed(trial, 1, "out of memory"))])
-
-    # what is easy
 
     def test_a_trial_alone_runs_at_once_and_is_not_broken_up(self) -> None:
         case = Case(((SECOND, group(0, 0, [20])),), gpus=1)

@@ -64,7 +64,7 @@ class Session:
         self._course = search.run(self.pool)
         self._worth = worth
         self._target = target
-        self._waits_for_each = False
+        self._goes_on_one_by_one = False
         self._open: dict[int, contract.Trial] = {}
         self._results: dict[int, _Result] = {}  # by candidate, that the search has not heard
         self._trials = 0
@@ -178,8 +178,8 @@ class Session:
 
     def _advance(self) -> Iterator[contract.Event]:
         """Yield what the search wants until it has to wait."""
-        while not self.over and (not self._open or (self._waits_for_each and self._results)):
-            if self._waits_for_each and not self._results:
+        while not self.over and (not self._open or (self._goes_on_one_by_one and self._results)):
+            if self._goes_on_one_by_one and not self._results:
                 raise BrokenBooks("the search waits for results, and nothing runs")
             yield from self._ask_search(self._tell_sampler())
 
@@ -189,7 +189,7 @@ class Session:
         except StopIteration:
             yield from self._stop("the search is done")
             return
-        self._waits_for_each = wanted.each
+        self._goes_on_one_by_one = wanted.one_by_one
         by_group = attrgetter("group")
         for group, wants in groupby(sorted(wanted.trials, key=by_group), by_group):
             yield contract.GroupArrived(group, tuple(self._trial(want) for want in wants))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from astrarium.cli.cluster.live import arbitrate
 from astrarium.cluster.live.access import AccessSection, Identity, PermissionDenied, allowed, chosen_team
+from astrarium.cluster.live.composition import planned, running
 from astrarium.cluster.live.service.identities import identity, read_keys, user_name
 from astrarium.cluster.live.service.unix_socket import peer
 from astrarium.cluster.scenario.read import parse
@@ -143,5 +143,6 @@ def test_users_of_a_team_that_the_file_does_not_list_are_refused() -> None:
 def test_apps_of_many_users_are_not_run_as_root_on_slurm(tmp_path: Path) -> None:
     raw = {"machines": [{"gpus": 1}], "apps": [{"name": "a", "length": "1s", "command": "true"}]}
     scenario = parse({**raw, "live": {"backend": "slurm", "access": {}}})
-    with pytest.raises(InputError, match=r"live.backend: expected an arbiter that is not root"):
-        arbitrate(None, tmp_path / "file.yaml", scenario, tmp_path, stay=False, json=False)  # type: ignore[arg-type]
+    expected = pytest.raises(InputError, match=r"live.backend: expected an arbiter that is not root")
+    with expected, running(planned(scenario, tmp_path, metrics=None)):
+        pass

@@ -32,7 +32,7 @@ def test_letters_are_read_once_and_answered(cluster: VirtualCluster) -> None:
     cluster.go(1)
     same = cluster.submit("a")
     cluster.go(1)
-    answers = [cluster.arbiter.store.answer(letter) for letter in (first, huge, same)]
+    answers = [cluster.arbiter.store.inbox.answer(letter) for letter in (first, huge, same)]
     assert answers[0] == "accepted"
     assert answers[1] == "refused: gpus: expected at most 4 (got 9)"
     assert answers[2] is not None
@@ -51,7 +51,7 @@ def test_letters_that_were_left_while_nobody_read_them(cluster: VirtualCluster) 
     gone = cluster.submit("b", kind="withdraw")
     again = cluster.submit("b", kind="withdraw")
     cluster.go(2)
-    answers = [cluster.arbiter.store.answer(letter) for letter in (same, gone, again)]
+    answers = [cluster.arbiter.store.inbox.answer(letter) for letter in (same, gone, again)]
     assert answers == [
         "refused: name: expected one that no other app has had here (got 'a')",
         "accepted",
@@ -66,7 +66,7 @@ def test_names_of_the_file_are_taken_before_they_come(tmp_path: Path) -> None:
     )
     letter = cluster.submit("later")
     cluster.go(8)
-    answer = cluster.arbiter.store.answer(letter)
+    answer = cluster.arbiter.store.inbox.answer(letter)
     assert answer is not None
     assert answer.startswith("refused: name")
     assert cluster.outcomes() == {"later": "open"}
@@ -91,7 +91,7 @@ def test_an_app_is_withdrawn_by_letter(cluster: VirtualCluster) -> None:
     cluster.go(2)
     letter = cluster.submit("a", kind="withdraw")
     cluster.go(2)
-    assert cluster.arbiter.store.answer(letter) == "accepted"
+    assert cluster.arbiter.store.inbox.answer(letter) == "accepted"
     assert cluster.outcomes() == {"a": "withdrawn"}
     assert cluster.count("jobs", "outcome = 'abandoned'") == 1
     assert cluster.count("runs", "outcome = 'open'") == 0
@@ -214,7 +214,7 @@ def test_a_step_is_written_whole_or_not_at_all(
     cluster.die_and_come_back()
     assert cluster.outcomes() == {"a": "open"}
     cluster.go(1)
-    assert cluster.arbiter.store.answer(letter) == "accepted"
+    assert cluster.arbiter.store.inbox.answer(letter) == "accepted"
     assert cluster.outcomes() == {"a": "open", "b": "open"}
 
 
@@ -291,7 +291,7 @@ def test_a_message_that_cannot_be_read_is_refused_and_ends_nothing(
         broken.setattr(cluster.arbiter, "_setup", cluster.arbiter._setup._replace(read=failing))
         letter = cluster.submit("x" * 1000)
         cluster.go(1)
-    assert str(Store(cluster.home).answer(letter)) == f"refused: {error}"
+    assert str(Store(cluster.home).inbox.answer(letter)) == f"refused: {error}"
     [row] = cluster.rows("SELECT name FROM events WHERE kind = 'refused'")
     assert row["name"] == "x" * 200
     cluster.submit("a")
@@ -305,9 +305,11 @@ def test_a_user_has_so_many_apps_that_have_not_ended(
     monkeypatch.setattr("astrarium.cluster.live.arbiter.MOST_OPEN", 2)
     store = Store(cluster.home)
     owners = {"a": "bob", "b": "bob", "c": "bob", "d": "carol", "e": ""}
-    letters = {name: store.send("app", {"name": name, "gpus": 1}, 0, owner) for name, owner in owners.items()}
+    letters = {
+        name: store.inbox.send("app", {"name": name, "gpus": 1}, 0, owner) for name, owner in owners.items()
+    }
     cluster.go(1)
-    answers = {name: store.answer(letter) for name, letter in letters.items()}
+    answers = {name: store.inbox.answer(letter) for name, letter in letters.items()}
     assert (
         answers.pop("c") == "refused: user: expected at most 2 apps of a user that have not ended (got 'bob')"
     )
@@ -332,9 +334,9 @@ def test_jobs_of_a_user_are_bounded_too(cluster: VirtualCluster, monkeypatch: py
     store = Store(cluster.home)
 
     def sent(name: str, owner: str, kind: str = "app") -> str | None:
-        letter = store.send(kind, {"name": name, "gpus": 1, "app": name}, 0, owner)
+        letter = store.inbox.send(kind, {"name": name, "gpus": 1, "app": name}, 0, owner)
         cluster.go(1)
-        return store.answer(letter)
+        return store.inbox.answer(letter)
 
     assert [sent(name, "bob") for name in ("a", "b")] == ["accepted", "accepted"]
     expected = "refused: user: expected at most 2 jobs of all apps of a user that have not ended (got 'bob')"

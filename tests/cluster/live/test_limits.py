@@ -142,7 +142,7 @@ def test_nobody_waits_for_the_answer_of_who_has_left(arbiter: Arbiter) -> None:
     body = {"name": "a", "command": "true", "length": "1s"}
     thread = threading.Thread(target=lambda: words_of(lambda: client.send("app", body, 600.0)))
     thread.start()
-    waited(lambda: Store(arbiter.service._home).inbox())
+    waited(lambda: Store(arbiter.service._home).inbox.unread())
     client._channel.close()
     thread.join(60)
     waited(lambda: len(arbiter.known.users) == 0)
@@ -210,7 +210,7 @@ ERROR = "the connection of bob was ended: ZeroDivisionError('ours')\n"
 
 
 def test_messages_of_one_user_that_wait_are_limited(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("astrarium.cluster.live.store.MOST_UNREAD", 3)
+    monkeypatch.setattr("astrarium.cluster.live.inbox.MOST_UNREAD", 3)
     bob, carol, folder = (StateFolder(home, user) for user in ("bob", "carol", ""))
     for _ in range(3):
         bob.send("withdraw", {"app": "a"}, 0.0)
@@ -222,11 +222,11 @@ def test_messages_of_one_user_that_wait_are_limited(home: Path, monkeypatch: pyt
 
 
 def test_a_turn_takes_some_messages_of_everybody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("astrarium.cluster.live.store.TURN", 2)
+    monkeypatch.setattr("astrarium.cluster.live.inbox.TURN", 2)
     for user in ("bob", "bob", "bob", "carol"):
         StateFolder(home, user).send("withdraw", {"app": "a"}, 0.0)
     store = Store(home)
-    assert [(message.id, message.owner) for message in store.inbox()] == [
+    assert [(message.id, message.owner) for message in store.inbox.unread()] == [
         (1, "bob"),
         (2, "bob"),
         (4, "carol"),
@@ -248,7 +248,7 @@ def test_what_is_nested_too_deeply_is_refused_before_it_is_stored(arbiter: Arbit
         refusal = words_of(lambda: client.send("app", body, 0.0))
         assert refusal == "app: expected at most 50 lists and mappings in each other"
     assert StateFolder(arbiter.service._home).send("withdraw", {"app": "a"}, 0.0) is None
-    assert all(not message.fault for message in Store(arbiter.service._home).inbox())
+    assert all(not message.fault for message in Store(arbiter.service._home).inbox.unread())
 
 
 def test_a_message_that_cannot_be_read_is_refused_and_the_others_are_not(tmp_path: Path) -> None:
@@ -257,8 +257,8 @@ def test_a_message_that_cannot_be_read_is_refused_and_the_others_are_not(tmp_pat
     after = cluster.submit("after")
     cluster.arbiter.store._db.execute("UPDATE inbox SET body = ? WHERE id = ?", ("[" * 5000, before))
     cluster.go(1)
-    assert "message: expected one that can be read" in str(cluster.arbiter.store.answer(before))
-    assert cluster.arbiter.store.answer(after) == "accepted"
+    assert "message: expected one that can be read" in str(cluster.arbiter.store.inbox.answer(before))
+    assert cluster.arbiter.store.inbox.answer(after) == "accepted"
 
 
 def test_what_was_answered_takes_no_room(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_what_was_answered_takes_no_room(tmp_path: Path) -> None:
     assert (row["body"], row["answer"]) == ("", "accepted")
     cluster.clock.pass_seconds(3601)
     cluster.submit("second")
-    assert cluster.arbiter.store.answer(first) is None
+    assert cluster.arbiter.store.inbox.answer(first) is None
     assert cluster.count("inbox") == 1
 
 

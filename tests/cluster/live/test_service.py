@@ -82,7 +82,7 @@ def asked(folder: Path) -> Iterator[Any]:
 
 def inbox(home: Path) -> list[tuple[str, Any, str]]:
     store = Store(home)
-    messages = [(message.kind, message.body, message.owner) for message in store.inbox()]
+    messages = [(message.kind, message.body, message.owner) for message in store.inbox.unread()]
     store.close()
     return messages
 

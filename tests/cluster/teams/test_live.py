@@ -58,7 +58,7 @@ class Office:
 
     def submit(self, name: str, team: str, gpus: int = 1, **limits: Any) -> None:
         body = {"name": name, "team": team, "gpus": gpus, "limits": limits}
-        Store(self.home).send("app", body, self.clock.now)
+        Store(self.home).inbox.send("app", body, self.clock.now)
 
     def go(self, seconds: float) -> None:
         for _ in range(round(seconds * 2)):

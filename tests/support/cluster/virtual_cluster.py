@@ -57,7 +57,7 @@ class VirtualCluster:
 
     def submit(self, name: str, gpus: int = 1, kind: str = "app", team: str = "", **more: Any) -> int:
         body = {"name": name, "gpus": gpus, "app": name, "team": team, **more}
-        return Store(self.home).send(kind, body, self.clock.now)
+        return Store(self.home).inbox.send(kind, body, self.clock.now)
 
     def go(self, seconds: float, every: float = 0.5) -> None:
         for _ in range(round(seconds / every)):

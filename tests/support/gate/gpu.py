@@ -56,8 +56,6 @@ class Gpu:
         self.holding = ctypes.PyDLL(library)  # its calls keep Python's lock
         self.buffers: list[Any] = []
 
-    # any call
-
     def call(self, name: str, *args: Any) -> int:
         return int(getattr(self.library, name)(*map(passed, args)))
 
@@ -77,8 +75,6 @@ class Gpu:
         function.restype = c_uint64
         return int(function(*map(passed, args)))
 
-    # beginnings
-
     def start(self) -> None:
         self.check("cuInit", 0)
         self.enter()
@@ -89,8 +85,6 @@ class Gpu:
 
     def stream(self, flags: int = 1) -> int:
         return self.made("cuStreamCreate", flags)
-
-    # kernels
 
     def kernel(
         self, name: str, duration: int = 0, registers: int = 32, threads: int = 1024, shared: int = 0
@@ -148,8 +142,6 @@ class Gpu:
         function.argtypes = [c_uint64]
         return [function(index).decode() for index in range(self.stub("launches"))]
 
-    # graphs
-
     def begin(self, stream: int, mode: int = 0) -> int:
         return self.call("cuStreamBeginCapture_v2", stream, mode)
 
@@ -175,8 +167,6 @@ class Gpu:
         self.check("cuThreadExchangeStreamCaptureMode", byref(value))
         return value.value
 
-    # events
-
     def event(self, flags: int = 0) -> int:
         return self.made("cuEventCreate", flags)
 
@@ -185,8 +175,6 @@ class Gpu:
         ms = c_float()
         self.check(entry, byref(ms), start, end)
         return round(ms.value * 1e6)
-
-    # memory
 
     def buffer(self, text: str, size: int = 0) -> int:
         """Host memory that begins with *text*; it stays."""
@@ -198,8 +186,6 @@ class Gpu:
 
     def word(self, at: int) -> int:
         return c_uint.from_address(at).value
-
-    # how functions are found
 
     def proc(
         self, symbol: str, version: int, flags: int = 0, arguments: int = 5, at: int = 0
@@ -227,8 +213,6 @@ class Gpu:
         assert ctypes.CDLL(None).dladdr(c_void_p(address), byref(place))
         return os.path.basename(os.path.realpath(place.file.decode())), (place.symbol or b"").decode()
 
-    # the gate's own functions
-
     def mark_thread(self, kind: int, name: str | None = None) -> int:
         return int(self.library["astrarium_gate_mark_thread"](c_int(kind), name and name.encode()))
 
@@ -237,8 +221,6 @@ class Gpu:
 
     def phase_end(self) -> None:
         self.library["astrarium_gate_phase_end"]()
-
-    # programs that go on for a while
 
     def labour(self, kernel: int, stream: int, seconds: float) -> int:
         """Requests of a few launches, one after the other, with pauses; how many there were."""
@@ -264,8 +246,6 @@ class Gpu:
             memory = mmap.mmap(file.fileno(), mmap.PAGESIZE)
             file.truncate(0)
             memory.read(1)
-
-    # processes
 
     def fork(self, orders: list[tuple[str, list[Any]]]) -> int:
         """A child that does these orders, and then waits until it is ended; returns when it has done them."""

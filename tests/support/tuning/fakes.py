@@ -91,8 +91,6 @@ class FakeBackend:
         self._count = 0
         self._news: list[News] = [GpusSeen(self.gpus)]
 
-    # orders
-
     def start(self, work: Work) -> None:
         assert not self.closed
         assert work.trial not in self._running
@@ -142,8 +140,6 @@ class FakeBackend:
         self.closed = True
         self._running.clear()
 
-    # what befalls it
-
     def at(self, seconds: float, what: Callable[[], None]) -> None:
         self._later(round(seconds * SECOND), what)
 
@@ -157,8 +153,6 @@ class FakeBackend:
     def kill(self, trial: int) -> None:
         if trial in self._running:
             self._end(self._running[trial], "lost")
-
-    # helpers
 
     def _later(self, at: Time, what: Callable[[], None]) -> None:
         self._count += 1

@@ -67,8 +67,9 @@ def over(found: Mapping[str, float], rival: str) -> float:
 def _rows(rival: str, ratios: Sequence[float], data: Sequence[Mapping[str, Any]]) -> list[Row]:
     least = min(range(len(ratios)), key=lambda place: ratios[place])
     ahead = sum(ratio >= 1 for ratio in ratios)
+    note = f"one seed, {len(ratios)} cases, median {median(ratios):.2f}"
     return [
-        Row(f"{rival}: mean", mean(ratios), note=f"one seed, {len(ratios)} cases, median {median(ratios):.2f}"),
+        Row(f"{rival}: mean", mean(ratios), note=note),
         Row(
             f"{rival}: cases ahead",
             ahead / len(ratios),

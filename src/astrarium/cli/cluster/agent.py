@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
-import socket
 import sys
 import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from astrarium.core.errors import InputError
 
 ArbiterPlace = Annotated[
     str, typer.Option("--arbiter", metavar="HOST:PORT", help="Where the arbiter listens.")
@@ -48,33 +44,16 @@ def agent(
     end_with_agent: WithAgent = False,
 ) -> None:
     """Give the GPUs of this machine to a cluster whose arbiter listens for agents."""
-    from astrarium.cluster.live.backend import MachineStatus
-    from astrarium.cluster.live.backends.hosts.agent import HostAgent
-    from astrarium.cluster.live.machine.owners import check_above, impassable
-    from astrarium.cluster.live.machine.visible_gpus import visible_gpus
-    from astrarium.cluster.live.wire.connections import raised_descriptors
-    from astrarium.cluster.live.wire.handshake import read_place
-    from astrarium.cluster.live.wire.keys import read_key
+    from astrarium.cluster.live.backends.hosts.composition import AgentOptions, host_agent
+    from astrarium.cluster.live.machine.owners import impassable
     from astrarium.run.pools import signals_to
 
-    where = read_place("--arbiter", arbiter, certificate)
-    key = read_key("--key-file", key_file)
-    seen, base = visible_gpus()
-    count = seen if gpus is None else gpus
-    if count < 1:
-        raise InputError("--gpus", count, "at least one GPU")
-    called = name or socket.gethostname()
-    if not re.fullmatch(r"[\w.-]+", called):
-        raise InputError("--name", called, "letters, digits, dots and dashes")
-    check_above("--folder", folder)
-    raised_descriptors()
-    one = HostAgent(
-        folder.resolve(), where, key, called, MachineStatus(count, rack), address, base, end_with_agent
-    )
+    options = AgentOptions(arbiter, key_file, folder, name, gpus, rack, address, certificate, end_with_agent)
+    host = host_agent(options)
     if os.geteuid() == 0 and (wall := impassable(folder)) is not None:
         print(f"apps of other users cannot run here: they may not pass {wall}", file=sys.stderr)
     leaving = threading.Event()
     with signals_to(lambda *_: leaving.set()):
-        one.run(leaving)
+        host.run(leaving)
     left = "jobs end with it" if end_with_agent else "jobs run on, and the next agent here finds them"
     print(f"the agent leaves; {left}", file=sys.stderr)

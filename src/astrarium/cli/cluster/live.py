@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import typer
@@ -13,13 +12,10 @@ from astrarium.cli.cluster.state import disk_errors
 from astrarium.cli.cluster.status import overview
 from astrarium.cli.output import command_line, emit
 from astrarium.cluster.live.arbiter import ArbiterProcess
+from astrarium.cluster.live.arbiter_loop import ArbiterLoop
 from astrarium.cluster.live.composition import planned, running
-from astrarium.cluster.live.disk_wait import DiskWait
-from astrarium.cluster.live.machine.keeping.pauses import SELDOM
 from astrarium.cluster.live.machine.owners import impassable
 from astrarium.cluster.live.service.identities import user_name
-from astrarium.cluster.live.watching.console import Lines
-from astrarium.cluster.live.watching.hooks import Hooks
 from astrarium.cluster.scenario.live import Address, read_address
 from astrarium.cluster.scenario.read import ClusterScenario
 from astrarium.core.errors import InputError
@@ -42,18 +38,14 @@ def arbitrate(
         plan = planned(scenario, home, where)
         with running(plan) as cluster:
             arbiter = cluster.arbiter
-            wait = DiskWait(home, cluster.arbiter, cluster.observe)
-            drain = _Drain(wait)
+            loop = ArbiterLoop(home, arbiter, cluster.observe, plan.hooks, scenario.live.look / 1e9)
             ended_before = {row.app.name for row in arbiter.state.ledger.rows.values() if not row.open}
-            with signals_to(drain.ask):
+            with signals_to(loop.ask_to_drain):
                 _announce(scenario, home, arbiter)
-                sender = Hooks(home, arbiter.store, plan.hooks)
-                _turns(arbiter, stay, scenario.live.look / 1e9, drain, wait, sender)
-                if sender.close(arbiter.now):
-                    print("hooks: what is not delivered yet is left for the next arbiter", file=sys.stderr)
+                loop.run(stay)
                 status = arbiter.status(alive=False)
     emit(json, status, overview(status), None)
-    if drain.asked:
+    if loop.draining:
         print(f"drained; `{command_line(context)}` goes on", file=sys.stderr)
     elif any(app["outcome"] == "failed" and app["app"] not in ended_before for app in status["apps"]):
         raise typer.Exit(1)
@@ -83,38 +75,3 @@ def _announce(scenario: ClusterScenario, home: Path, arbiter: ArbiterProcess) ->
         names = ", ".join(arbiter.known_before)
         print(f"here before, and taken as they were then: {names}", file=sys.stderr)
     print("Ctrl-C has all jobs write a checkpoint and leaves", file=sys.stderr, flush=True)
-
-
-def _turns(
-    arbiter: ArbiterProcess, stay: bool, look: float, drain: _Drain, wait: DiskWait, hooks: Hooks
-) -> None:
-    lines = Lines(arbiter)
-    while not drain.asked:
-        with wait.waited_for():
-            if not stay and arbiter.idle:
-                break
-            arbiter.turn()
-            hooks.keep(arbiter.now())
-            lines.show()
-        time.sleep(max(look, SELDOM) if wait.missing else look)
-    while True:
-        with wait.waited_for():
-            if arbiter.drain():
-                break
-        time.sleep(look)
-
-
-class _Drain:
-    """Ctrl-C once is a wish; twice, or where there is no room for checkpoints, and we leave at once: jobs run
-    on, and can be found again."""
-
-    asked = False
-
-    def __init__(self, wait: DiskWait) -> None:
-        self._wait = wait
-
-    def ask(self, *_: object) -> None:
-        if self.asked or self._wait.missing:
-            raise KeyboardInterrupt
-        self.asked = True
-        print("draining: jobs write checkpoints", file=sys.stderr, flush=True)

@@ -36,7 +36,7 @@ from astrarium.serving.scenario import Scenario, build, load
 ServingRun = Run[Scenario, ServingRecord]
 
 
-class Told(NamedTuple):
+class Section(NamedTuple):
     """The same facts for people and for --json."""
 
     table: Any
@@ -130,14 +130,14 @@ def _placed() -> Level[Scenario, ServingRecord]:
     return replace(LEVEL, policy_arguments=lambda scenario: (build.setup(scenario, placed=True),))
 
 
-def staged(run: ServingRun, done: PlannedRun | None = None) -> Told:
+def staged(run: ServingRun, done: PlannedRun | None = None) -> Section:
     """Return where time went in a run, stage by stage."""
     lines = stages_of(run.record, done.parts if done else ())
     attained = {name: model.attainment for name, model in run.summary.models.items()}
-    return Told(stage_table(lines, attained), plain_lines(lines))
+    return Section(stage_table(lines, attained), plain_lines(lines))
 
 
-def routed(evaluation: Evaluation, wait: str) -> Told:
+def routed(evaluation: Evaluation, wait: str) -> Section:
     """Return where time went by the way of a router, without stages that take no time at all."""
     lines = [line for line in stage_report(evaluation) if line.part > 0]
     attained = {model.name: model.attainment for model in evaluation.models}
@@ -148,4 +148,4 @@ def routed(evaluation: Evaluation, wait: str) -> Told:
         "models": attained,
         "stages": plain_lines(lines),
     }
-    return Told(stage_table(lines, attained, title), data)
+    return Section(stage_table(lines, attained, title), data)

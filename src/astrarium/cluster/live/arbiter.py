@@ -18,6 +18,7 @@ import msgspec
 from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Event, GpuFailed
 from astrarium.cluster.live.backend import Backend, JobCommand
 from astrarium.cluster.live.cluster import LiveCluster, Options
+from astrarium.cluster.live.inbox import InboxMessage
 from astrarium.cluster.live.limits import (
     JOBS_HOURLY,
     LONGEST_ANSWER,
@@ -31,7 +32,7 @@ from astrarium.cluster.live.machine.keeping.records import locked_file, private_
 from astrarium.cluster.live.memory import EndedRun, JobKey, Memory
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
 from astrarium.cluster.live.slowdowns import FixedSlowdowns, RelativeSlowdowns
-from astrarium.cluster.live.store import InboxMessage, Store
+from astrarium.cluster.live.store import Store
 from astrarium.cluster.live.watching.events import ClusterEvent
 from astrarium.cluster.live.watching.forecast import Forecast, Foresight, as_bytes
 from astrarium.cluster.live.watching.status import health, learnt, status
@@ -161,7 +162,7 @@ class ArbiterProcess:
     def idle(self) -> bool:
         """Return whether nothing is left to do, and nothing to come."""
         busy = self.state.apps or self.live.memory.open or self.store.behind
-        return not busy and not self._planned and not self.store.inbox()
+        return not busy and not self._planned and not self.store.inbox.unread()
 
     def close(self) -> None:
         left = "its jobs have left" if self._drained else "its jobs run on"
@@ -207,8 +208,10 @@ class ArbiterProcess:
         return task is not None and task.on_stop == "never"
 
     def _news(self, now: Time) -> Iterator[Event]:
-        self._coming, self._jobs_coming, self._going = {}, {}, set()
-        messages = self.store.inbox()
+        self._coming = {}
+        self._jobs_coming = {}
+        self._going = set()
+        messages = self.store.inbox.unread()
         due = [planned for planned in self._planned if planned.at <= now]
         self._planned = [planned for planned in self._planned if planned.at > now]
         for planned in due:
@@ -220,7 +223,7 @@ class ArbiterProcess:
 
     def _answered(self, now: Time, message: InboxMessage) -> Iterator[Event]:
         try:
-            events = list(self._told(now, message))
+            events = list(self._events_of(now, message))
         except (InputError, OSError, ValueError, TypeError, RecursionError) as error:
             reason = checked_words(str(error), LONGEST_ANSWER)
             self.store.answer_later(message.id, f"refused: {reason}")
@@ -231,7 +234,7 @@ class ArbiterProcess:
         self.store.answer_later(message.id, "accepted")
         yield from events
 
-    def _told(self, now: Time, message: InboxMessage) -> Iterator[Event]:
+    def _events_of(self, now: Time, message: InboxMessage) -> Iterator[Event]:
         if message.fault:
             raise InputError("message", None, f"one that can be read ({message.fault})")
         if message.kind == "withdraw":

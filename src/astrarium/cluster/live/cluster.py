@@ -152,8 +152,6 @@ class LiveCluster:
     def machines(self) -> Mapping[str, MachineStatus]:
         return self._backend.look().machines
 
-    # what is seen
-
     def _look(self) -> Snapshot:
         """Return what is there. Processes that go on with other GPUs are shown as the run that they are now:
         in the books each change of GPUs is a new run."""
@@ -301,8 +299,6 @@ class LiveCluster:
         if row is not None and now - told_at >= self._options.progress:
             self._told_at[key] = now
             yield contract.JobProgressed(*key, _of(row, status.progress))
-
-    # what is ordered
 
     def settle(self, snapshot: Snapshot, wanted: Mapping[RunKey, JobRow]) -> None:
         """Give the orders that bring the machines to what is *wanted*. All of them may be given again."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from astrarium.cluster.contract import Allocations, AppArrived, Event, Grant, LeaseExpired, MachineJoined
 from astrarium.cluster.policies import Allocator
@@ -28,7 +28,8 @@ class TakeoverAllocator:
 
     def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations:
         if not self._knows:
-            self._knows, fresh = True, {event for event in events if isinstance(event, MachineJoined)}
+            self._knows = True
+            fresh = {event for event in events if isinstance(event, MachineJoined)}
             arrived = {event.app.id for event in events if isinstance(event, AppArrived)}
             machines = (MachineJoined(machine) for machine in state.floor.machines.values())
             apps = (AppArrived(row.app) for row in state.apps.values() if row.app.id not in arrived)
@@ -58,22 +59,29 @@ class NonPreemptibleAllocator:
         yield from self.allocator.decide(now, events, state)
 
 
-Name = tuple[Any, ...]
+# What stands for a part of the books in the bytes of a policy: its kind, and which field, app or job it is.
+PartName: TypeAlias = (
+    tuple[Literal["state"]]
+    | tuple[Literal["part"], str]
+    | tuple[Literal["row", "jobs", "leases"], int]
+    | tuple[Literal["job"], int, int]
+)
 
 
 class _PolicyPickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, state: ClusterState) -> None:
         super().__init__(file)
-        self._names: dict[int, Name] = {id(state): ("state",)}
+        self._names: dict[int, PartName] = {id(state): ("state",)}
         for name, value in vars(state).items():
             if isinstance(value, dict | set | list) or hasattr(value, "__dict__"):
                 self._names[id(value)] = ("part", name)
         for app, row in state.apps.items():
-            self._names[id(row.jobs)], self._names[id(row.leases)] = ("jobs", app), ("leases", app)
+            self._names[id(row.jobs)] = ("jobs", app)
+            self._names[id(row.leases)] = ("leases", app)
             self._names.update({id(job): ("job", app, number) for number, job in row.jobs.items()})
         self._rows = state.ledger.rows
 
-    def persistent_id(self, part: Any) -> Name | None:
+    def persistent_id(self, part: Any) -> PartName | None:
         if isinstance(part, AppRow):
             app = part.app.id
             return ("row", app) if self._rows.get(app) is part else None
@@ -85,16 +93,18 @@ class _PolicyUnpickler(pickle.Unpickler):
         super().__init__(file)
         self._state = state
 
-    def persistent_load(self, name: Name) -> Any:
-        kind, *rest = name
-        if kind == "state":
-            return self._state
-        if kind == "part":
-            return getattr(self._state, rest[0])
-        row = self._state.ledger.rows[rest[0]]
-        if kind == "row":
-            return row
-        return row.jobs[rest[1]] if kind == "job" else getattr(row, kind)
+    def persistent_load(self, name: PartName) -> Any:
+        match name:
+            case ("state",):
+                return self._state
+            case ("part", field):
+                return getattr(self._state, field)
+            case ("row", app):
+                return self._state.ledger.rows[app]
+            case ("job", app, number):
+                return self._state.ledger.rows[app].jobs[number]
+            case (kind, app):  # jobs or leases
+                return getattr(self._state.ledger.rows[app], kind)
 
 
 def pickled_policy(policy: object, state: ClusterState) -> bytes | None:

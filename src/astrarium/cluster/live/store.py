@@ -18,13 +18,13 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from astrarium.cluster import contract
 from astrarium.cluster.live.backend import JobCommand
-from astrarium.cluster.live.limits import MOST_UNREAD, TURN
+from astrarium.cluster.live.inbox import Inbox, answering
 from astrarium.cluster.live.machine.keeping.records import passes, private_folder
 from astrarium.cluster.live.memory import EndedRun, Memory
 from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
@@ -32,7 +32,7 @@ from astrarium.cluster.live.tables import LATER_COLUMNS, SCHEMA, Rows, written_g
 from astrarium.cluster.live.watching.events import Chronicler, ClusterEvent
 from astrarium.cluster.state import ClusterState
 from astrarium.core.errors import AstrariumError, InputError
-from astrarium.core.quantities import SECOND, Time
+from astrarium.core.quantities import Time
 from astrarium.core.trace import Step
 
 FILE = "cluster.db"
@@ -42,8 +42,6 @@ _WAITS = {
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL,
 }  # fmt: skip
-ANSWER = "UPDATE inbox SET answer = ?, body = '' WHERE id = ?"
-KEPT = 3600 * SECOND  # for which an answer can be read: nobody waits for one as long as that
 
 _events = msgspec.json.Decoder(tuple[contract.Event, ...])
 _actions = msgspec.json.Decoder(tuple[contract.Action, ...])
@@ -58,16 +56,6 @@ class Superseded(AstrariumError):
     """Another arbiter has taken over this store."""
 
 
-class InboxMessage(NamedTuple):
-    """A message from somebody who submits or withdraws an app: it is read once, and answered."""
-
-    id: int
-    kind: str
-    body: dict[str, Any]
-    owner: str = ""
-    fault: str = ""  # why its body cannot be read
-
-
 class Store:
     """The file of a live cluster. *policy*, if given, is kept with every step, with all that it remembers."""
 
@@ -77,6 +65,7 @@ class Store:
         self._state = state
         self._policy = policy
         self._epoch = 0
+        self.inbox = Inbox(self._db, self._writing)
         self._rows = Rows(self._db)
         self._chronicler = Chronicler()
         self._ahead = 0
@@ -120,8 +109,6 @@ class Store:
     def drift(self, at: Time, wall: Time) -> Time:
         """Return how far the clock on the wall is from what it was believed to show."""
         return wall - at - self._ahead
-
-    # the journal
 
     def write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
         self._unwritten = step, memory, ended
@@ -174,8 +161,6 @@ class Store:
         """Return the policy as it was after the last step, beside the same books, if it could be kept."""
         return unpickled_policy(self.get("policy"), state)
 
-    # events
-
     def tell(self, *events: ClusterEvent) -> None:
         """Write events that belong to no step."""
         with self._writing():
@@ -184,7 +169,7 @@ class Store:
 
     def tell_later(self, event: ClusterEvent) -> None:
         """Write an event with the next step, or at once where there is none."""
-        self._staged.append(self._told(event))
+        self._staged.append(self._insertion(event))
 
     def newest_event(self) -> int:
         """Return the number of the newest event; 0 where there is none."""
@@ -198,15 +183,13 @@ class Store:
 
     def _tell(self, events: Iterable[ClusterEvent]) -> None:
         for event in events:
-            self._db.execute(*self._told(event))
+            self._db.execute(*self._insertion(event))
 
-    def _told(self, event: ClusterEvent) -> tuple[str, tuple[Any, ...]]:
+    def _insertion(self, event: ClusterEvent) -> tuple[str, tuple[Any, ...]]:
         query = """INSERT INTO events (at, wall, kind, name, team, app, gpus, reason, cause)
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
         who = event.at, event.at + self._ahead, event.kind, event.name, event.team, event.app
         return query, (*who, written_gpus(event.gpus), event.reason, event.cause)
-
-    # apps
 
     def add_app(self, app: int, name: str, task: JobCommand, submitted: Time, team: str = "") -> None:
         """Write an app with the next step, in which it arrives."""
@@ -216,47 +199,11 @@ class Store:
 
     def answer_later(self, message: int, answer: str) -> None:
         """Answer a message with the next step, which does what it asks for, or at once where none does."""
-        self._staged.append((ANSWER, (answer, message)))
+        self._staged.append(answering(message, answer))
 
     def tasks(self) -> dict[int, JobCommand]:
         rows = self._db.execute("SELECT id, task FROM apps")
         return {app: msgspec.json.decode(task, type=JobCommand) for app, task in rows}
-
-    # messages
-
-    def send(self, kind: str, body: dict[str, Any], at: Time, owner: str = "") -> int:
-        """Leave a message and return its number; those of an owner that wait for an answer are limited. Old
-        ones, which nobody waits for any more, are removed."""
-        with self._writing():
-            self._check_unread(owner)
-            self._db.execute("DELETE FROM inbox WHERE answer IS NOT NULL AND at < ?", (at - KEPT,))
-            values = at, kind, msgspec.json.encode(body).decode(), owner
-            query = "INSERT INTO inbox (at, kind, body, owner) VALUES (?, ?, ?, ?)"
-            done = self._db.execute(query, values)
-        assert done.lastrowid is not None
-        return done.lastrowid
-
-    def _check_unread(self, owner: str) -> None:
-        query = "SELECT count(*) FROM inbox WHERE answer IS NULL AND owner = ?"
-        [unread] = self._db.execute(query, (owner,)).fetchone()
-        if owner and unread >= MOST_UNREAD:
-            expected = f"at most {MOST_UNREAD} messages of a user that the arbiter has not answered: wait"
-            raise InputError("user", owner, expected)
-
-    def inbox(self) -> list[InboxMessage]:
-        """Return messages without an answer, in their order; of each owner so many as one turn takes."""
-        rows = self._db.execute(
-            """SELECT id, kind, body, who FROM (SELECT id, kind, body, coalesce(owner, '') AS who,
-               row_number() OVER (PARTITION BY coalesce(owner, '') ORDER BY id) AS place
-               FROM inbox WHERE answer IS NULL) WHERE place <= ? ORDER BY id""",
-            (TURN,),
-        ).fetchall()
-        return [_read_message(*row) for row in rows]
-
-    def answer(self, message: int) -> str | None:
-        return answer_to(self._db, message)
-
-    # the rest
 
     def get(self, key: str) -> Any:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -290,20 +237,6 @@ class Store:
                 with suppress(sqlite3.Error):
                     self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             raise
-
-
-def _read_message(number: int, kind: str, body: str, owner: str) -> InboxMessage:
-    """Return a message as it was left; one that cannot be read is to be refused like any other."""
-    try:
-        return InboxMessage(number, kind, msgspec.json.decode(body, type=dict[str, Any]), owner)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        return InboxMessage(number, kind, {}, owner, str(error))
-
-
-def answer_to(db: sqlite3.Connection, message: int) -> str | None:
-    """Return what the arbiter has answered to a message; None: nothing yet."""
-    row = db.execute("SELECT answer FROM inbox WHERE id = ?", (message,)).fetchone()
-    return None if row is None else row[0]
 
 
 def rows(db: sqlite3.Connection, query: str, *values: Any) -> list[dict[str, Any]]:

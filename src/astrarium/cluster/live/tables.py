@@ -104,7 +104,7 @@ class Rows:
                 apps |= state.ledger.rows.keys()
             elif isinstance(change, contract.AppArrived):
                 apps.add(change.app.id)
-            elif hasattr(change, "app"):
+            elif isinstance(change, contract.AppEvent | contract.AppAction):
                 apps.add(change.app)
         return apps & state.ledger.rows.keys()
 

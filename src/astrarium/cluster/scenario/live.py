@@ -11,7 +11,7 @@ import msgspec
 
 from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.backends.kubernetes.options import KubernetesOptions
-from astrarium.cluster.live.machine.keeping.grace import GRACE, Grace
+from astrarium.cluster.live.machine.keeping.grace import GRACE, PATIENCE, Grace
 from astrarium.cluster.scenario.tasks import command_words
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND, SECOND, Duration, write_duration
@@ -91,7 +91,7 @@ class LiveSection(msgspec.Struct, frozen=True):
     kubernetes: KubernetesOptions | None = None
     grace: Duration = Duration(round(GRACE * SECOND))
     least: Duration = Duration(5 * SECOND)
-    patience: Duration = Duration(10 * SECOND)
+    patience: Duration = Duration(round(PATIENCE * SECOND))
     progress: Duration = Duration(5 * SECOND)
     checkpoints: Duration = Duration(60 * SECOND)
     look: Duration = Duration(200 * MILLISECOND)

@@ -111,8 +111,6 @@ class TeamSharing:
             return list(policy.standing(now, view))
         return [(app, "") for app, row in view.apps.items() if wanted(row)]
 
-    # what is known
-
     def _pass_time(self, now: Time) -> None:
         """Account for the time since the last decision, in which nothing changed hands."""
         for app in {tenure.app for tenure in self._holdings.tenures.values()} & self._ran.keys():
@@ -176,8 +174,6 @@ class TeamSharing:
             came=min((row.arrived for row in rows if wanted(row)), default=now),
         )
 
-    # what the policies of queues hear, and what they may do
-
     def _heard(
         self, now: Time, events: Sequence[Event], state: ClusterState
     ) -> Generator[Grant, None, dict[QueueKey, list[Event]]]:
@@ -193,7 +189,7 @@ class TeamSharing:
                 known = name and number.isdigit() and int(number) < len(self._policies)
                 key = list(self._policies)[int(number)] if known else None
                 event = TimerFired(name)
-            elif hasattr(event, "app"):
+            elif isinstance(event, contract.AppEvent):
                 key = self._holdings.keys.get(event.app)
             if isinstance(event, contract.LeaseExpired) and key is not None:
                 left = yield from self._renewed(now, event, key, state)
@@ -318,8 +314,6 @@ class TeamSharing:
             if beyond + len(grant.gpus) > available:
                 return reservation
         return None
-
-    # what is remembered, and until when
 
     def _remember(self, now: Time, moves: Moves, state: ClusterState) -> Iterator[SetTimer]:
         self._holdings.remember(now, state)

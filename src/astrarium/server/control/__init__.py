@@ -1,1 +1,1 @@
-"""Control stands between the calls of clients, the policy, and the workers."""
+"""The parts that stand between the calls of clients, the native scheduler and the workers."""

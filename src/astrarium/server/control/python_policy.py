@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import index
-from typing import Any
+from typing import Any, TypeAlias
 
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InvalidAction
@@ -27,8 +27,12 @@ from astrarium.serving.policies import ServingPolicy, listens_to_profiler
 from astrarium.serving.state import ServingState
 
 DISPATCH, DROP, PREEMPT = range(3)
-RawEvent = tuple[int, tuple[Any, ...]]  # the kind of an event, and what it is made of
-Wish = tuple[int, int, Any, Time]  # the kind of an action, a GPU or a request, and what belongs to it
+EventParts: TypeAlias = tuple[Any, ...]  # what the class of an event is made with
+RawEvent: TypeAlias = tuple[int, EventParts]  # its kind, as `_EVENTS` counts, and those
+DispatchWish: TypeAlias = tuple[int, int, tuple[int, ...], Time]  # DISPATCH, a GPU, requests, from when on
+DropWish: TypeAlias = tuple[int, int, str, Time]  # DROP, a request, why, 0
+PreemptWish: TypeAlias = tuple[int, int, int, Time]  # PREEMPT, a GPU, the run that is to end there, 0
+Wish: TypeAlias = DispatchWish | DropWish | PreemptWish
 Recorder = Callable[[Setup], Callable[[Step], None]]  # given anew to every policy that takes over
 log = logging.getLogger("astrarium.control")
 

@@ -25,7 +25,7 @@ Message = tuple[bytes, bool]  # and whether it is compressed
 
 
 class Status(Exception):
-    """A status is how a call ends that the methods never heard of."""
+    """Ends a call before its method hears of it: there is no such method, or its message cannot be read."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         self.code = code
@@ -34,7 +34,7 @@ class Status(Exception):
 
 
 class NativeContext:
-    """A native context is as much of a grpc.aio.ServicerContext as the methods use."""
+    """It stands for grpc.aio's ServicerContext in calls that network threads read, as far as it is used."""
 
     def __init__(
         self, metadata: bytes, peer: str, why: str, received: Time, patience: Time, user: int = UNKNOWN_USER

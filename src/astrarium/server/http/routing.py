@@ -56,16 +56,16 @@ _SHORT = 256
 class Router:
     def __init__(self, routes: list[Route]) -> None:
         self.routes = routes
-        self._remembered = lru_cache(_REMEMBERED)(self._found)
+        self._remembered = lru_cache(_REMEMBERED)(self._matched)
         self._methods: dict[str, dict[str, Route]] = {}  # by path
         for route in routes:
             self._methods.setdefault(route.path, {})[route.method] = route
         self._forms = {path: _form(path) for path in self._methods}
 
     def find(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
-        return (self._remembered if len(path) <= _SHORT else self._found)(method, path)
+        return (self._remembered if len(path) <= _SHORT else self._matched)(method, path)
 
-    def _found(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
+    def _matched(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
         for written, form in self._forms.items():
             if (fitting := form.fullmatch(path)) is not None:
                 methods = self._methods[written]

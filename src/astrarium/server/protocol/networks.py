@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from astrarium.core.quantities import Time
 from astrarium.server.contract import Stages
 from astrarium.server.timelines import Timelines
 
 if TYPE_CHECKING:
-    from astrarium._front import Exchange
+    from astrarium._front import AnsweredCall, Exchange
 
 
 class NativeNetwork(Protocol):
@@ -70,7 +70,7 @@ class Networks:
 
     def note_last_calls(self, timelines: Timelines, names: Sequence[str]) -> None:
         """Enter the calls that network threads have answered since the last time on the timeline."""
-        calls: list[Any] = []
+        calls: list[AnsweredCall] = []
         for thread in range(self._exchange.origins if self._networks else 0):
             self._timed[thread], new = self._exchange.last_calls(thread, self._timed[thread])
             calls += new
@@ -78,7 +78,6 @@ class Networks:
             timelines.add(names[model], gpu, batch, size, in_time, Stages(*stages))
 
 
-def _answered(call: tuple[Any, ...]) -> Time:
+def _answered(call: AnsweredCall) -> Time:
     """Return when a call that a network thread tells of was answered: the last of its stages."""
-    moment: Time = call[-1][-1]
-    return moment
+    return call[-1][-1]

@@ -65,7 +65,7 @@ def selections(problem: Problem, gpus: int, speeds: Speeds) -> list[Problem]:
 
 
 def sorted_kinds(gpus: Sequence[PlacementGpu]) -> tuple[tuple[str, int], ...]:
-    """Return the kinds of GPUs, sorted."""
+    """Return kind and memory of GPUs: equal for two clusters between which no plan could tell."""
     return tuple(sorted((gpu.kind, gpu.memory) for gpu in gpus))
 
 

@@ -124,7 +124,8 @@ class Traffic:
     def count(self, now: Time, application: int, window: Time) -> None:
         if now >= self._turns:
             if self._turns >= 0:
-                self._before, self._now = self._now, [0] * len(self._now)
+                self._before = self._now
+                self._now = [0] * len(self._now)
             self._turns = now + window
         self._now[application] += 1
 

@@ -142,9 +142,9 @@ class AlikePolicy:
         if self._of is not state:
             self._of = state
             self._books = _Books(state, self.division)
-        return self.policy.decide(now, [self._told(event) for event in events], self._books)  # type: ignore[arg-type]
+        return self.policy.decide(now, [self._shown_event(event) for event in events], self._books)  # type: ignore[arg-type]
 
-    def _told(self, event: Event) -> Event:
+    def _shown_event(self, event: Event) -> Event:
         if type(event) is RequestArrived:
             return RequestArrived(self.division.shown(event.request))
         if type(event) is RequestProfiled:

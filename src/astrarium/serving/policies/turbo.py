@@ -60,7 +60,7 @@ def cut(requests: Sequence[Request], lengths: Lengths) -> list[list[Request]]:
 
 
 class Queue:
-    """A queue holds what waits for a model until it is cut."""
+    """A queue holds the requests of one model that wait; when it is cut, all leave it in batches."""
 
     def __init__(self, model: ModelSpec, timeout: Time) -> None:
         self.requests: list[Request] = []

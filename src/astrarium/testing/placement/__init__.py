@@ -69,8 +69,6 @@ class PlacementPolicyConformance(Conformance):
             examine(candidate, problem)
         return plan
 
-    # what every plan keeps
-
     @BOUNDED
     @given(problem=problems())
     def test_plans_are_possible_and_complete(self, problem: Problem) -> None:
@@ -94,8 +92,6 @@ class PlacementPolicyConformance(Conformance):
         text = msgspec.json.encode(written(plan, problem))
         same("plan read back", read(msgspec.json.decode(text, type=PlanEntry), problem), plan)
 
-    # the law of purity
-
     @BOUNDED
     @given(problem=problems())
     def test_the_same_problem_gets_the_same_plan(self, problem: Problem) -> None:
@@ -106,8 +102,6 @@ class PlacementPolicyConformance(Conformance):
         same("plan of the same policy", again, first)
         same("plan of a fresh policy", self.make().place(problem, Watched()), first)
         same("problem afterwards", problem, before)
-
-    # what is easy, and what cannot be
 
     def test_a_lone_small_model_is_placed(self) -> None:
         self.needs(self.places_lone_models, "it may leave a lone model out")
@@ -158,8 +152,6 @@ class PlacementPolicyConformance(Conformance):
             self.observe(Problem(bare, problem.gpus))
         except InputError as error:
             ensure(bool(error.field and error.expected), f"says neither where nor what: {error}")
-
-    # helpers
 
     def _leaves_out(self, problem: Problem) -> None:
         """Model 0 is impossible and model 1 is easy."""

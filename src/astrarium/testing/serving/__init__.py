@@ -113,8 +113,6 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
         known = all(model.takes(members) <= model.latency[len(members)] for model, members in batches)
         return self.drops_hopeless and known
 
-    # what every policy keeps, in worlds of all kinds
-
     @BOUNDED
     @given(case=cases(delays=networks()))
     def test_network_delays_are_allowed_for(self, case: Case) -> None:
@@ -152,8 +150,6 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
         if self._keeps_deadlines(case, audit(run).sent):
             ensure(Outcome.LATE not in run.state.ledger.outcome, "late, although every batch was early")
 
-    # symmetry
-
     @BOUNDED
     @given(data=st.data())
     def test_relabelling_models_changes_nothing(self, data: st.DataObject) -> None:
@@ -183,8 +179,6 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
         same("outcomes", outcomes(after), outcomes(before))
         same("batches", members(after), members(before))
 
-    # news that is bad
-
     @BOUNDED
     @given(case=cases(), every=st.integers(1, 4))
     def test_a_failing_batch_fails_its_requests_only(self, case: Case, every: int) -> None:
@@ -196,8 +190,6 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
 
         run = self.observe(case, sabotage)
         same("fate of batch 0", list(run.state.ledger.batch_fate)[:1].count(Fate.FINISHED), 0)
-
-    # GPUs that leave and join
 
     def test_a_gpu_that_leaves_fails_its_batch_with_a_reason(self) -> None:
         case = crowd(2, 1, 30)
@@ -247,8 +239,6 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
         nobody = Case(case.setup, case.requests, ((0, GpuLeft(0)), (0, GpuLeft(1))))
         outcomes = set(self.observe(nobody).state.ledger.outcome)
         same("outcomes", outcomes, {int(Outcome.DROPPED)})
-
-    # load at its extremes
 
     @BOUNDED
     @given(setup_case=cases(), size=st.integers(1, 80))

@@ -107,7 +107,8 @@ class FunctionTraining:
             if report is None:
                 break  # it has come to its end, and stays as it is
             self._last = dict(report.metrics)
-            self._files, self._since = (report.files, 0) if report.files else (self._files, self._since + 1)
+            self._since = 0 if report.files else self._since + 1
+            self._files = report.files or self._files
         self._again = 0
         return worth(self._last, self._metric)
 
@@ -115,7 +116,9 @@ class FunctionTraining:
         return {"files": self._files, "since": self._since, "last": _plain(self._last)}
 
     def load(self, state: dict[str, Any]) -> None:
-        self._files, self._since, self._last = state["files"], 0, dict(state["last"])
+        self._files = state["files"]
+        self._since = 0
+        self._last = dict(state["last"])
         self._again = state["since"]
         self._session.load(self._files)
 

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from astrarium.tuning.search.contract import Course, Results, Want, WantedTrials
-from astrarium.tuning.search.successive_halving import Count, Eta, Iterations, iterations_of, totals
+from astrarium.tuning.search.rungs import Count, Eta, Iterations, iterations_of, totals
 
 
 class RunningBracket:

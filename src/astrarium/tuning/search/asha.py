@@ -15,7 +15,7 @@ import msgspec
 
 from astrarium.tuning.policies import searches
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials
-from astrarium.tuning.search.successive_halving import (
+from astrarium.tuning.search.rungs import (
     Concurrency,
     Count,
     Eta,
@@ -49,7 +49,7 @@ class Asha:
             trials = open_rungs.more()
             if not open_rungs.at:
                 return
-            for candidate, value in (yield WantedTrials(trials, each=True)).items():
+            for candidate, value in (yield WantedTrials(trials, one_by_one=True)).items():
                 open_rungs.take_result(candidate, value)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from astrarium.tuning.policies import searches
 from astrarium.tuning.search._brackets import BracketParameters, RunningBracket, brackets, budget_of
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
-from astrarium.tuning.search.successive_halving import Concurrency, concurrent_trials, successive_halving
+from astrarium.tuning.search.rungs import Concurrency, concurrent_trials, successive_halving
 
 
 @searches.register("sync-bohb")
@@ -51,7 +51,7 @@ class Bohb:
             begun = [bracket for bracket in begun if bracket.missing]
             if not begun:
                 return
-            results = yield WantedTrials(wanted, each=True)
+            results = yield WantedTrials(wanted, one_by_one=True)
             for bracket in begun:
                 bracket.take_results(results)
 

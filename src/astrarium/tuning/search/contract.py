@@ -28,11 +28,11 @@ class Want(msgspec.Struct, frozen=True, gc=False):
 
 
 class WantedTrials(msgspec.Struct, frozen=True):
-    """A search wants these trials. *each*: it goes on with every result that comes, else once all are there.
-    Trials that were wanted before and have not ended are still wanted."""
+    """A search wants these trials. *one_by_one*: it goes on with every result that comes, else once all are
+    there. Trials that were wanted before and have not ended are still wanted."""
 
     trials: tuple[Want, ...]
-    each: bool = False
+    one_by_one: bool = False
 
 
 Results: TypeAlias = Mapping[int, float | None]  # by candidate; None: it failed, and is never promoted

@@ -18,38 +18,7 @@ import msgspec
 from astrarium.tuning.policies import searches
 from astrarium.tuning.search._brackets import BracketParameters, RunningBracket, brackets, budget_of
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
-from astrarium.tuning.search.successive_halving import (
-    Count,
-    Eta,
-    Iterations,
-    iterations_of,
-    successive_halving,
-    totals,
-)
-
-
-@searches.register("successive-halving")
-class SuccessiveHalving:
-    """Successive halving (Jamieson and Talwalkar, AISTATS 2016) has one group for each rung."""
-
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        candidates: Annotated[Count, msgspec.Meta(description="on the first rung")] = 27
-        iterations: Iterations = 27
-        eta: Eta = 3
-        smallest: Annotated[Count, msgspec.Meta(description="iterations on the first rung, at least")] = 1
-
-    def __init__(self, parameters: Parameters) -> None:
-        self.parameters = parameters
-
-    def budget(self) -> int:
-        chosen = self.parameters
-        rungs = totals(chosen.smallest, chosen.iterations, chosen.eta)
-        return iterations_of(chosen.candidates, rungs, chosen.eta)
-
-    def run(self, pool: Pool) -> Course:
-        chosen = self.parameters
-        rungs = totals(chosen.smallest, chosen.iterations, chosen.eta)
-        return successive_halving(pool, drawn(pool, chosen.candidates), rungs, chosen.eta)
+from astrarium.tuning.search.rungs import Count, successive_halving
 
 
 @searches.register("hyperband")
@@ -86,7 +55,7 @@ def _side_by_side(courses: list[Course], most: int) -> Course:
                 begun.append(bracket)
         if not begun:
             return
-        results = yield WantedTrials(tuple(_waiting_of(begun)), each=True)
+        results = yield WantedTrials(tuple(_waiting_of(begun)), one_by_one=True)
         for bracket in begun:
             bracket.take_results(results)
 

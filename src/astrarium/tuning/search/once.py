@@ -9,7 +9,7 @@ import msgspec
 
 from astrarium.tuning.policies import searches
 from astrarium.tuning.search.contract import Course, Pool, drawn
-from astrarium.tuning.search.successive_halving import Count, Iterations, successive_halving
+from astrarium.tuning.search.rungs import Count, Iterations, successive_halving
 
 
 @searches.register("grid")

@@ -13,7 +13,7 @@ import msgspec
 from astrarium.core.random_streams import stream
 from astrarium.tuning.policies import searches
 from astrarium.tuning.search.contract import Course, Pool, drawn
-from astrarium.tuning.search.successive_halving import Count, Iterations, wanted
+from astrarium.tuning.search.rungs import Count, Iterations, wanted
 
 
 @searches.register("pbt")

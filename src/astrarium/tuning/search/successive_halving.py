@@ -1,4 +1,4 @@
-"""Rungs let candidates train for a while, and the best of them for longer."""
+"""Successive halving (Jamieson and Talwalkar, AISTATS 2016) has a group of trials for each rung (`rungs`)."""
 
 from __future__ import annotations
 
@@ -6,53 +6,28 @@ from typing import Annotated
 
 import msgspec
 
-from astrarium.tuning.search.contract import Course, Pool, WantedTrials, wants
-
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Eta = Annotated[int, msgspec.Meta(ge=2, description="one in so many goes on, for so many times as long")]
-Iterations = Annotated[int, msgspec.Meta(ge=1, description="most that a candidate trains for")]
-Concurrency = Annotated[
-    int, msgspec.Meta(ge=0, description="trials at a time; 0: as many as there are GPUs, one on each")
-]
+from astrarium.tuning.policies import searches
+from astrarium.tuning.search.contract import Course, Pool, drawn
+from astrarium.tuning.search.rungs import Count, Eta, Iterations, iterations_of, successive_halving, totals
 
 
-def concurrent_trials(pool: Pool, concurrency: int) -> int:
-    """Return how many trials run at a time; 0 means one on each GPU: asynchronous searches ask for a new
-    trial whenever a worker is idle."""
-    return concurrency or pool.workers
+@searches.register("successive-halving")
+class SuccessiveHalving:
+    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        candidates: Annotated[Count, msgspec.Meta(description="on the first rung")] = 27
+        iterations: Iterations = 27
+        eta: Eta = 3
+        smallest: Annotated[Count, msgspec.Meta(description="iterations on the first rung, at least")] = 1
 
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
 
-def totals(smallest: int, largest: int, eta: int) -> list[int]:
-    """Return the iterations of each rung, counted from a candidate's start; the last has *largest*."""
-    sizes = [largest]
-    while sizes[0] // eta >= smallest:
-        sizes.insert(0, sizes[0] // eta)
-    return sizes
+    def budget(self) -> int:
+        chosen = self.parameters
+        rungs = totals(chosen.smallest, chosen.iterations, chosen.eta)
+        return iterations_of(chosen.candidates, rungs, chosen.eta)
 
-
-def iterations_of(candidates: int, rungs: list[int], eta: int) -> int:
-    """Return what candidates train for in all, if the best of each rung go on."""
-    done = 0
-    iterations = 0
-    for total in rungs:
-        iterations += candidates * (total - done)
-        done = total
-        candidates = max(1, candidates // eta)
-    return iterations
-
-
-def successive_halving(pool: Pool, candidates: list[int], rungs: list[int], eta: int) -> Course:
-    """Run successive halving, with one group for each rung. At least one candidate goes on, if any has a
-    value."""
-    for rung, total in enumerate(rungs):
-        best = pool.ranked((yield wanted(pool, candidates, total)))
-        if rung == len(rungs) - 1:
-            pool.complete(best)
-            return
-        kept = max(1, len(candidates) // eta)
-        pool.stop(best[kept:])
-        candidates = best[:kept]
-
-
-def wanted(pool: Pool, candidates: list[int], total: int) -> WantedTrials:
-    return WantedTrials(wants(pool.group(), candidates, total))
+    def run(self, pool: Pool) -> Course:
+        chosen = self.parameters
+        rungs = totals(chosen.smallest, chosen.iterations, chosen.eta)
+        return successive_halving(pool, drawn(pool, chosen.candidates), rungs, chosen.eta)

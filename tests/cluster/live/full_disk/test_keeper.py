@@ -129,7 +129,7 @@ def test_a_process_for_which_there_is_no_memory_is_not_started_after_a_wish_to_s
     one = Keeper(tmp_path)
     one._ask()
     ours.setblocking(False)
-    one.told.hear(ours)
+    one.heard.hear(ours)
     one._leave(one._outcome())
-    assert one.told.codes == []
+    assert one.heard.codes == []
     assert ending(read_file(tmp_path / "outcome.json", Outcome)) == ("stopped", "")

@@ -99,8 +99,6 @@ class FakeKubernetes:
             self._signal(process.pid, signal.SIGKILL)
             process.wait()
 
-    # the API server
-
     def answer(self, method: str, url: str, body: Any, token: str) -> tuple[int, Any]:
         with self._lock:
             split = urllib.parse.urlsplit(url)
@@ -145,8 +143,6 @@ class FakeKubernetes:
             else:
                 del self.held[kind][item["metadata"]["name"]]
         return 200, {"kind": "Status", "status": "Success"}
-
-    # the controller of Jobs, the scheduler, and the kubelets
 
     def _control(self) -> None:
         while not self._over:

@@ -19,7 +19,7 @@ from astrarium.core.size_grid import Size
 from astrarium.run.waiting import waiting
 from astrarium.serving.live import fills, profiling
 from astrarium.serving.live.backends import examples
-from astrarium.serving.live.backends.contract import Bucketed, LoadedModel, complete
+from astrarium.serving.live.backends.contract import Bucketed, LoadedModel, complete, graph_sizes
 from astrarium.serving.live.packing import is_packed
 from astrarium.serving.live.profiling import Care, Measure, MeasuredTimes
 from astrarium.serving.live.tensors import TensorSpec
@@ -64,7 +64,7 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
         model.warm_up([1])
         complete(model)
     in_graphs = isinstance(model, Bucketed) and model.buckets
-    graphs = list(getattr(model, "graph_sizes", ())) if in_graphs else []
+    graphs = list(graph_sizes(model)) if in_graphs else []
     sizes = [size for size in graphs if size <= wanted.largest] or examples.sizes(wanted.largest)
     padded = verdict.padding == "safe"
     if is_packed(specs) and not padded:

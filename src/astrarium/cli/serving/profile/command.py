@@ -93,6 +93,7 @@ def profile(
     from astrarium.cli.serving.profile.grid import grid_of
     from astrarium.cli.serving.profile.target import find, load_model, shaped, tensor_of
     from astrarium.core.overrides import pairs
+    from astrarium.serving.live.backends.contract import Varied
     from astrarium.serving.live.profiling import Care
 
     chance = _chance(quantile)
@@ -110,8 +111,8 @@ def profile(
     try:
         inputs = shaped(loaded, specs, target.files)
         by_length.check_buckets(inputs, wanted)
-        if getattr(loaded, "applications", None):
-            profiled, times, found = measuring.by_application(loaded, care, wanted)
+        if isinstance(loaded, Varied) and loaded.applications:
+            profiled, times, found = measuring.by_application(loaded, loaded.applications, care, wanted)
         elif by_length.is_open(inputs):
             profiled, times, found = by_length.by_length(loaded, inputs, care, wanted)
         else:

@@ -14,9 +14,9 @@ from astrarium.core.quantities import write_duration
 from astrarium.run.waiting import waiting
 from astrarium.serving.live import profiling
 from astrarium.serving.live.backends import examples
-from astrarium.serving.live.backends.contract import LoadedModel, complete
+from astrarium.serving.live.backends.contract import LoadedModel, complete, graph_sizes
 from astrarium.serving.live.backends.own_requests import OwnRequests, read
-from astrarium.serving.live.profiling import Care, Fit, MeasuredTimes
+from astrarium.serving.live.profiling import Care, Fit, Generator, MeasuredTimes
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
 
 _MIXED = (1, 2, 4, 8, 16)  # sizes of the batches that mix applications
@@ -47,7 +47,7 @@ def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted:
     with waiting(f"warming up {wanted.name}"):
         model.warm_up([1])
         complete(model)
-    sizes = examples.sizes(wanted.largest, getattr(model, "graph_sizes", ()))
+    sizes = examples.sizes(wanted.largest, graph_sizes(model))
     measure = profiling.measuring(model, specs, care, data)
     measured = list[MeasuredTimes]()
 
@@ -80,19 +80,20 @@ def own_requests(data: Path | None, specs: Sequence[TensorSpec]) -> OwnRequests 
         raise error.at("--data") from None
 
 
-def by_application(model: LoadedModel, care: Care, wanted: Wanted) -> Outcome:
-    generators = model.applications  # type: ignore[attr-defined]
+def by_application(
+    model: LoadedModel, applications: Mapping[str, Generator], care: Care, wanted: Wanted
+) -> Outcome:
     if wanted.data is not None:
         expected = f"to be left out: {wanted.name} makes inputs for each of its applications"
         raise InputError("--data", str(wanted.data), expected)
     sizes = [size for size in _MIXED if size <= wanted.largest]
-    with bar(f"profiling {wanted.name}", care.repeats * len(generators)) as progress:
-        fit = profiling.by_application(model, generators, sizes, care, progress or (lambda done: None))
-    applications = {
+    with bar(f"profiling {wanted.name}", care.repeats * len(applications)) as progress:
+        fit = profiling.by_application(model, applications, sizes, care, progress or (lambda done: None))
+    measured = {
         name: {"time": {"samples": [write_duration(time) for time in times]}}
         for name, times in fit.alone.items()
     }
-    section = {"applications": applications, "c0": write_duration(fit.c0), "c1": round(fit.c1, 6)}
+    section = {"applications": measured, "c0": write_duration(fit.c0), "c1": round(fit.c1, 6)}
     return Outcome({"dynamic": section}, _application_table(fit))
 
 

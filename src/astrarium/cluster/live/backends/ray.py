@@ -246,8 +246,6 @@ class RayBackend(MachineFleet):
         self._agents.clear()
         self._clear_groups()
 
-    # machines
-
     def _find_agents(self) -> None:
         """Take over the agents of an arbiter before this one."""
         nodes = {node["NodeID"][:SHORT]: node for node in self._nodes()}
@@ -304,8 +302,6 @@ class RayBackend(MachineFleet):
         """Give up an agent. It may still run, cut off from us: if an order to end reaches it, its jobs end
         with it. What they write meanwhile is looked at by nobody."""
         self._ray.kill(self._agents.pop(name).actor)
-
-    # placement groups
 
     def _group_name(self, key: RunKey) -> str:
         return f"{self._prefix}/{key.app}-{key.job}-{key.run}"

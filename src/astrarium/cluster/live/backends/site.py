@@ -121,7 +121,10 @@ class SiteOptions(TypedDict, total=False):
 
 class SiteBackend(ABC):
     """A backend over the scheduler of a site. *patience*: seconds that a folder may take to show what was
-    written elsewhere, after the site says that a run has ended."""
+    written elsewhere, after the site says that a run has ended.
+
+    Each site says how it is asked in the methods from `poll` to `address`; all of these may raise SiteSilent.
+    """
 
     name = kind = ""  # as people call it, and as a file does
 
@@ -149,8 +152,6 @@ class SiteBackend(ABC):
         self._pending: list[tuple[Future[Any], Callable[[Future[Any]], None]]] = []
         self._unheard: list[tuple[Callable[[RunKey], None], RunKey]] = []
         self._asked_at = float("-inf")
-
-    # what a site must know; all of it may raise SiteSilent
 
     @abstractmethod
     def poll(self) -> SiteView:
@@ -181,8 +182,6 @@ class SiteBackend(ABC):
     @abstractmethod
     def address(self, order: Order) -> str:
         """Return where the first part of a gang will be reached by the others."""
-
-    # what an arbiter wants of a backend
 
     def enter(self, epoch: int) -> None:
         """Take over; an arbiter before this one finds a larger number in the folder, and stops."""
@@ -255,8 +254,6 @@ class SiteBackend(ABC):
         ours = prefix == self.prefix and len(numbers) == 3 and all(number.isdigit() for number in numbers)
         return RunKey(*map(int, numbers)) if ours else None
 
-    # orders
-
     def _check(self) -> None:
         newest = read_file(self.home / EPOCH, int) or 0
         if newest > self._epoch:
@@ -320,8 +317,6 @@ class SiteBackend(ABC):
                 pass  # there is nothing left to stop or to remove
 
         self._pending.append((self._thread.submit(order, key), heard))
-
-    # what is seen
 
     def _hear(self) -> None:
         """Take the answers that are there, in the order of the questions, and ask again."""

@@ -25,7 +25,7 @@ LOCKS = "locks"
 
 
 def app_name(app: int, name: str) -> str:
-    """Return the name of an app's folders."""
+    """Return the name of an app's folders, which no other app has had: it begins with the app's number."""
     plain = re.sub(r"[^\w.=+-]+", "-", name).strip("-.")[:80]
     return f"{app}-{plain}"
 

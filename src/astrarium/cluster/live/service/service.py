@@ -102,9 +102,9 @@ class Service:
                     self._send_logs(channel, folder, app, wanted.have)
             case _:
                 with self._turns.of(who.user):
-                    channel.send(Answer(body=self._told(folder, who, ask)))
+                    channel.send(Answer(body=self._lookup(folder, who, ask)))
 
-    def _told(self, folder: StateFolder, who: Identity, ask: Ask) -> Any:
+    def _lookup(self, folder: StateFolder, who: Identity, ask: Ask) -> Any:
         """Return what somebody wants to know."""
         match ask.kind:
             case "status":

@@ -18,10 +18,11 @@ import msgspec
 from astrarium.cluster.live.access import Past
 from astrarium.cluster.live.backends.hosts.copies import COPIES
 from astrarium.cluster.live.backends.hosts.messages import LogPiece
+from astrarium.cluster.live.inbox import answer_to
 from astrarium.cluster.live.machine.as_owner import LONGEST_LOG, log_names, read_logs
 from astrarium.cluster.live.machine.folders import app_name
 from astrarium.cluster.live.machine.keeping.errands import log_pieces
-from astrarium.cluster.live.store import FILE, Store, answer_to, open_database, rows
+from astrarium.cluster.live.store import FILE, Store, open_database, rows
 from astrarium.cluster.live.watching.history import PastQuery, past
 from astrarium.core.errors import InputError, did_you_mean
 
@@ -83,7 +84,7 @@ class StateFolder:
     def leave(self, kind: str, body: dict[str, Any]) -> int:
         """Leave a message for the arbiter, and return its number."""
         with closing(Store(self._home)) as store:
-            return store.send(kind, body, time.time_ns(), self._owner)
+            return store.inbox.send(kind, body, time.time_ns(), self._owner)
 
     def answer(self, message: int, wait: float) -> str | None:
         """Return the answer to a message; None: there is none in time."""

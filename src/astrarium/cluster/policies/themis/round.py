@@ -68,8 +68,6 @@ class Round:
             yield from self._auctioned(bidders, ranked)
             yield from self._left_over(bidders, ranked)
 
-    # visibility
-
     def _ranked(self) -> list[RankedParticipant]:
         """Return the apps that want GPUs, the worst first; of those alike, who came first."""
         now = self._now
@@ -91,8 +89,6 @@ class Round:
         free = len(self._state.free)
         able = (one for one in ranked if free and one.participant.wants(free))
         return list(islice(able, count))
-
-    # allocation
 
     def _auctioned(
         self, bidders: Sequence[RankedParticipant], ranked: Sequence[RankedParticipant]
@@ -175,8 +171,6 @@ class Round:
                     still.append(participant)
             asking = still
         return dealt
-
-    # who has waited too long
 
     def _overdue(self, ranked: Sequence[RankedParticipant]) -> Iterator[Grant]:
         """Grant a gang to the app that has waited too long; if it does not fit, end all leases together."""

@@ -43,8 +43,6 @@ class DraftExplainer:
         )
         return Plan(NAME, explained, self._missing(draft), attainment)
 
-    # why a replica is there
-
     def _whys(self, draft: Draft, simulation: QuickSimulation | None) -> list[str]:
         reasons = {}
         for model in placed_models(draft):
@@ -108,8 +106,6 @@ class DraftExplainer:
         if site.shape == ALONE:
             return to_ms(self._options.time(model, site.gpus[0], batch, share))
         return to_ms(self._problem.models[model].forms[site.shape].latency(batch))
-
-    # what the others would have taken
 
     def _missing(self, draft: Draft) -> dict[int, str]:
         placed = placed_models(draft)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.server.control.accounts.last_minute import LastMinute
@@ -13,6 +13,7 @@ from astrarium.server.control.accounts.tally import Tally, enter, growth
 from astrarium.server.control.calls.ticket import KeptGpu
 
 if TYPE_CHECKING:
+    from astrarium._front import Tally as NativeTally
     from astrarium._scheduler import Scheduler
 
 
@@ -28,7 +29,7 @@ class Accounts:
         self.recent = LastMinute()
         self.gpu_busy = [0] * gpus  # nanoseconds
         self.batch_listeners: list[Callable[[int, Sequence[KeptGpu]], None]] = []
-        self.tally: Callable[[int], tuple[Any, ...]] | None = None  # what network threads counted of a model
+        self.tally: Callable[[int], NativeTally] | None = None  # what network threads counted of a model
         self._entered = [Tally()] * len(models)  # of the tallies
         self._clock = clock
 

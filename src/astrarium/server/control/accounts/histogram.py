@@ -13,7 +13,7 @@ SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class PrometheusHistogram:
-    """A Prometheus histogram has counts by upper bound, and the sum."""
+    """It counts values for `/metrics`, each under the least of its bounds, or beyond the largest."""
 
     __slots__ = ("bounds", "counts", "sum")
 

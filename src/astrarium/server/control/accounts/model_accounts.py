@@ -31,7 +31,7 @@ def _times() -> PrometheusHistogram:
 
 
 class _Sum:
-    """A sum is a count and its nanoseconds."""
+    """It counts how often something happened, and adds up the nanoseconds that it took; neither goes back."""
 
     __slots__ = ("count", "ns")
 

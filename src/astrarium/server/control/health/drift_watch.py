@@ -63,7 +63,8 @@ class DriftWatch:
         """Return a setup that fits better, or None where nothing has drifted far enough."""
         if now - self._judged < self._pause:
             return None
-        self._judged, self._pause = now, min(2 * self._pause, EVERY)
+        self._judged = now
+        self._pause = min(2 * self._pause, EVERY)
         models = tuple(self._model(spec, now) for spec in setup.models)
         new = bounded(replace(setup, models=models, network=self._network(setup.network)), self._stated)
         if new == setup:

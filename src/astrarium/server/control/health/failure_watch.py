@@ -86,7 +86,8 @@ class _FailedCalls:
         self.begin(now)
 
     def begin(self, now: Time) -> None:
-        self._answered, self._before = self.accounts.success.count, _failures(self.accounts)
+        self._answered = self.accounts.success.count
+        self._before = _failures(self.accounts)
         self._failed = 0
         self._began = now
 

@@ -46,7 +46,7 @@ class FleetController(Protocol):
 
 
 class LateWorker(NamedTuple):
-    """A late worker is not ready: it has *models* to load, and runs *since* then."""
+    """This worker has run *since* then, and is not ready: it still has these *models* to load."""
 
     worker: int
     models: list[int]

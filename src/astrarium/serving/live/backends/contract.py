@@ -109,11 +109,9 @@ class Result:
 class LoadedModel(Protocol):
     """A loaded model is in memory and runs batches, called from one thread.
 
-    An exception that `run` raises fails its batch, with the exception's text as the reason. A backend that
-    finds out something about its model may have `notes` and `warnings` (texts for the log), `weights` (their
-    bytes) and `phases` (how long each part of loading took).
+    An exception that `run` raises fails its batch, with the exception's text as the reason.
 
-    The protocols below, from `Launching` to `TimedModel`, are optional: a worker looks once, when a model is
+    The protocols below, from `Reporting` to `TimedModel`, are optional: a worker looks once, when a model is
     loaded, which of them it has.
     """
 
@@ -126,6 +124,23 @@ class LoadedModel(Protocol):
     def run(self, batch: Batch) -> Result: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A reporting model has found out something about itself while it was loaded, and says it then."""
+
+    notes: Sequence[str]  # for the log, as are the next
+    warnings: Sequence[str]
+    weights: int  # their bytes
+    phases: Mapping[str, int]  # how many nanoseconds each part of loading took
+
+
+@runtime_checkable
+class Varied(Protocol):
+    """A varied model takes unequal times by application: `astrarium profile` measures each of them."""
+
+    applications: Mapping[str, Any]  # generator of random numbers -> inputs of one request, by name
 
 
 class Ran(NamedTuple):
@@ -256,6 +271,18 @@ class GraphModel(Protocol):
     """A graph model was captured in CUDA graphs, which native code runs where it can."""
 
     graphs: GraphRunner | None
+
+
+@runtime_checkable
+class SizedGraphs(Protocol):
+    """A model whose graphs are of some batch sizes only is measured at these."""
+
+    graph_sizes: Sequence[int]
+
+
+def graph_sizes(model: object) -> Sequence[int]:
+    """Return the batch sizes of a model's graphs, if it says."""
+    return model.graph_sizes if isinstance(model, SizedGraphs) else ()
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from threading import Lock, Thread
 from time import sleep
@@ -205,17 +205,22 @@ def _check_tensors(ready: _ReadyModel, served: int) -> None:
 def _loaded(number: int, ready: _ReadyModel) -> messages.ModelLoaded:
     """Return the news of a loaded model; the phases that it has noted itself say more than ours."""
     model, phases, verdict = ready.model, ready.phases, ready.verdict
-    own: Mapping[str, Time] = getattr(model, "phases", {})
-    whole = {**own, "lead": phases["lead"], "padding": phases["padding"]} if own else dict(phases)
-    reported: dict[str, Any] = {name: getattr(model, name) for name in _REPORTED if hasattr(model, name)}
-    reported["warnings"] = (*reported.get("warnings", ()), *padding_trial.warnings(verdict, ready.padding))
-    tensors = ready.padding.sent, tuple(model.outputs)
-    reported["padding"], reported["padding_reason"] = verdict
-    reported["padding_advice"] = padding_trial.advice(verdict, ready.padding)
-    return messages.ModelLoaded(number, *tensors, ready.lead, phases=whole, **reported)
-
-
-_REPORTED = "notes", "warnings", "weights", "partial"  # of a model, where it has them
+    report = model if isinstance(model, contract.Reporting) else None
+    own = report.phases if report else {}
+    return messages.ModelLoaded(
+        number,
+        ready.padding.sent,
+        tuple(model.outputs),
+        ready.lead,
+        notes=tuple(report.notes) if report else (),
+        warnings=(*(report.warnings if report else ()), *padding_trial.warnings(verdict, ready.padding)),
+        weights=report.weights if report else 0,
+        partial=isinstance(model, contract.Partial) and model.partial,
+        phases={**own, "lead": phases["lead"], "padding": phases["padding"]} if own else dict(phases),
+        padding=verdict.padding,
+        padding_reason=verdict.reason,
+        padding_advice=padding_trial.advice(verdict, ready.padding),
+    )
 
 
 def _inputs(model: LoadedModel, files: ModelFiles) -> tuple[TensorSpec, ...]:

@@ -108,7 +108,9 @@ class Crew:
             return False
         if request.bucket != self._bucket and takes - self.takes > queue.share(request, now, due):
             return False
-        self._due, self._bucket, self.takes = min(due, self._due), bucket, takes
+        self._due = min(due, self._due)
+        self._bucket = bucket
+        self.takes = takes
         self.size += 1
         return True
 

@@ -115,7 +115,8 @@ class RequestQueue(ModelQueue):
 
     def gather(self, now: Time, gpu_free: Time) -> list[Request]:
         """Choose the candidate; return the requests that are lost in any case."""
-        self.first, self._as_of = 0, max(now, gpu_free)
+        self.first = 0
+        self._as_of = max(now, gpu_free)
         self.size = size = min(len(self.deadlines), self.backlog.largest)
         if not size or self.deadlines[0] >= self.backlog.finish(size, now, gpu_free):
             return []  # all together, as most often: fewer would not end later, so nothing to search for

@@ -40,7 +40,9 @@ class ScoreTable:
     """A score table scores requests of one kind in batches of one size; *rate* is b, per nanosecond."""
 
     def __init__(self, time: BatchTime, rate: float) -> None:
-        self.mean, self._rate, self._scale = time.mean, rate, float(max(1, time.mean))
+        self.mean = time.mean
+        self._rate = rate
+        self._scale = float(max(1, time.mean))
         self._edges: list[Time] = []
         self._alphas: list[float] = []  # by the last edge not fallen below, over exp(-b (due - edge))
         self._betas: list[float] = []

@@ -53,7 +53,7 @@ class SearchSpec:
 
 @dataclass(frozen=True)
 class CheckedSearch:
-    """A checked search has what its specification names made, and nothing of it started."""
+    """Everything that a specification names has been made; no process was started, and nothing written."""
 
     search: Search
     sampler: Sampler

@@ -67,7 +67,7 @@ class GangMember:
 
     @property
     def left(self) -> int:
-        """Return the iterations that are left."""
+        """Return how many iterations are to be run before it is done."""
         return max(0, self.work.total - self._done)
 
     def train(self, build: Callable[[], Build]) -> MemberEnded:

@@ -255,8 +255,6 @@ class HostAgent:
             failed = PartStatus(part.order, part.place, "failed", part.kept, part.kept, reason)
             self._failed[part.order.key] = failed
 
-    # beside the reports
-
     def _beside(self, what: object, work: Callable[[Any], None], about: Any) -> None:
         """Do it in a thread; if it is being done, do what was asked for last afterwards."""
         with self._guard:

@@ -157,8 +157,6 @@ class AgentsBackend(MachineFleet):
         for app in list(self._read):
             self.bring_logs(app, max(0.0, ends - time.monotonic()))
 
-    # checkpoints
-
     def resume(self, order: Order) -> Resume | None:
         best = self._newest(job_name(order))
         if best is not None and not self._brought(best, order):
@@ -214,8 +212,6 @@ class AgentsBackend(MachineFleet):
                 continue
             elif self._copied and self._store.counts(one) and (copy is None or copy.age < one.age):
                 yield one
-
-    # connections, each in a thread of its own
 
     def serve(self, channel: Channel) -> None:
         """Serve an agent that has connected, or a checkpoint or logs that it brings or wants."""
@@ -309,8 +305,6 @@ class AgentsBackend(MachineFleet):
     def _note(self, host: str, record: HostRecord) -> None:
         self._register.hosts[host] = record
         write_whole(self._file, msgspec.to_builtins(self._register))
-
-    # logs
 
     def bring_logs(self, app: str, seconds: float) -> None:
         """Bring what an app has written here; *app*: the name of its folder. Machines that do not answer in

@@ -45,7 +45,9 @@ class HostHandle:
 
     def joined(self, join: Join, channel: Channel | None) -> None:
         """Hear that the agent has connected, maybe once more."""
-        self.address, self.heard_at, self.channel = join.address, time.monotonic(), channel
+        self.address = join.address
+        self.heard_at = time.monotonic()
+        self.channel = channel
         self.held = {one.job: one for one in join.held}
 
     def exchange(self, report: Report) -> Orders:

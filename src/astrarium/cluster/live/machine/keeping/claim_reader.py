@@ -30,7 +30,8 @@ class ClaimReader:
         used = self._json(USED)
         ready = self._folder.seen(READY)
         if last or time.monotonic() - self._looked_at > LOOK:
-            self._looked_at, self._stamp = time.monotonic(), self._folder.stamp()
+            self._looked_at = time.monotonic()
+            self._stamp = self._folder.stamp()
             self._full = FULL if self._folder.free() < LITTLE else ""
         return {
             "progress": checked_part(progress.get("progress")),

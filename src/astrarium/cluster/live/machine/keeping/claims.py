@@ -62,7 +62,8 @@ class Heard:
         codes = message.get("codes")
         if isinstance(codes, list) and all(type(code) is int and abs(code) < 256 for code in codes):
             first = message.get("first")
-            self.codes, self.words = codes, checked_words(message.get("words"))
+            self.words = checked_words(message.get("words"))
+            self.codes = codes
             self.first = first if type(first) is int and 0 <= first < max(1, len(codes)) else 0
 
 

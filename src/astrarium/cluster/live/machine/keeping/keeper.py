@@ -57,18 +57,17 @@ class Keeper:
         self.order: dict[str, Any] = json.loads((folder / ORDER).read_text(encoding="utf-8"))
         self._grace = Grace(float(self.order["grace"]))
         self.asked_at: float | None = None
-        self.told = Heard()
+        self.heard = Heard()
         self.locks: dict[str, int] = {}  # descriptors, by path
         self._runner = 0
         self._socket = socket.socket()
         self._code: int | None = None  # of the runner
         self._killed_before = _killed_for_memory()
-        self._stop_told = False
+        self._stop_passed = False
         self._written = dict[str, Any]()
         self._written_at = 0.0
-        self._wished = self._met = (
-            0  # later runs: the one that the job was last told to be, and the one it is
-        )
+        self._wished = 0  # the later run that the job was last told to be
+        self._met = 0  # and the one that it is
         self._wished_at = 0.0
 
     def keep(self) -> None:
@@ -90,7 +89,7 @@ class Keeper:
         self._leave(self._outcome())
 
     def _outcome(self) -> dict[str, Any]:
-        heard = self.told
+        heard = self.heard
         killed = _killed_for_memory() - self._killed_before
         codes = heard.codes if heard.codes is not None else [] if self._code is None else [self._code]
         ending = {"codes": codes, "first": heard.first, "words": heard.words, "oom": killed}
@@ -127,8 +126,6 @@ class Keeper:
         if self.asked_at is None and os.path.exists(self.folder / STOP):  # noqa: PTH110 (no error, whatever)
             self._ask()
 
-    # locks
-
     def _locked(self) -> bool:
         """Take the locks; return whether the job was not asked to stop before they were free."""
         for path in self.order["locks"]:
@@ -145,13 +142,11 @@ class Keeper:
             self.locks[path] = held
         return path in self.locks
 
-    # the runner: all that is done as root for a job stands here
-
     def _start(self) -> bool:
         """Start the runner, as soon as there is memory for it; return whether it was not too late."""
         if "unknown" in self.order["account"]:
-            self.told.codes = [NOT_STARTED]
-            self.told.words = f"there is no user {self.order['account']['unknown']} on this machine"
+            self.heard.codes = [NOT_STARTED]
+            self.heard.words = f"there is no user {self.order['account']['unknown']} on this machine"
             return False
         while self.asked_at is None and not self._abandoned():
             try:
@@ -205,17 +200,15 @@ class Keeper:
                 self._code = os.waitstatus_to_exitcode(status)
         return True
 
-    # what happens meanwhile
-
     def _lives(self) -> bool:
         self._reaped()
-        self.told.hear(self._socket)
+        self.heard.hear(self._socket)
         self._write_down()
         if self._code is not None:
             return False
         self._listen()
-        if self.asked_at is not None and not self._stop_told:
-            self._stop_told = self._say({"stop": True})
+        if self.asked_at is not None and not self._stop_passed:
+            self._stop_passed = self._say({"stop": True})
         self._resize()
         return not (self._late() or self._abandoned())
 
@@ -231,7 +224,7 @@ class Keeper:
 
     def _write_down(self) -> None:
         """Write what the job has told, now and then; what finds no room is written later."""
-        claims = self.told.claims
+        claims = self.heard.claims
         now = time.monotonic()
         if claims != self._written and now - self._written_at > WRITE:
             self._written_at = now
@@ -250,14 +243,14 @@ class Keeper:
             self._wished_at = time.monotonic()
             if self._say({"gpus": {"run": wish["run"], "devices": wish["devices"]}}):
                 self._wished = wish["run"]
-        if self.told.claims["used"] == wish["run"]:
+        if self.heard.claims["used"] == wish["run"]:
             with contextlib.suppress(OSError, MemoryError):  # what finds no room is written later
                 write_whole(self.folder / RESIZED, {"run": wish["run"], "gpus": wish["gpus"]})
                 for path in self.locks.keys() - wish["locks"]:
                     os.close(self.locks.pop(path))
                 self._met = wish["run"]
         elif self.asked_at is None and time.monotonic() > self._wished_at + self._grace.resize(
-            self.told.claims["ready"]
+            self.heard.claims["ready"]
         ):
             self._ask()
 

@@ -70,8 +70,6 @@ class Runner:
             self._pump.finish()
         self._end(claims)
 
-    # what the keeper says
-
     def _keeper_says(self, seconds: float) -> None:
         """Hear the keeper for so long at most. Without one there is no job either."""
         if not select.select([self._keeper], [], [], seconds)[0]:
@@ -119,8 +117,6 @@ class Runner:
         except OSError as error:
             return not passes(error)
         return True
-
-    # processes
 
     def _opened(self) -> JobFolder | None:
         """Return the folder of the run, as soon as there is room for it; None: asked to stop before."""

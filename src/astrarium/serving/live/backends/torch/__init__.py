@@ -98,7 +98,7 @@ class TorchModel:
             self.buckets = self._runner.shapes.buckets
             self.launch = self._launching(self._runner)
             self.in_flight = IN_FLIGHT
-            self.notes = (*self.notes, *_told_of_packing(self.inputs, self.graph_sizes))
+            self.notes = (*self.notes, *_notes_on_packing(self.inputs, self.graph_sizes))
 
     def _program(self, torch: Any, files: ModelFiles, device: str) -> programs.Program:
         with self.phases.phase("context"):
@@ -136,7 +136,7 @@ class TorchModel:
             self._made_up, self.outputs, self._name
         ):
             self._later = later
-            self.notes = (*self.notes, *_told(self.buckets))
+            self.notes = (*self.notes, *_notes_on_graphs(self.buckets))
             return True
         self.buckets = ()
         return False
@@ -261,7 +261,7 @@ def _runner(torch: Any, program: programs.Program, files: ModelFiles, place: Pla
     return CudaRunner(torch, program, files.outputs, place.device, shapes)
 
 
-def _told(buckets: Sequence[int]) -> list[str]:
+def _notes_on_graphs(buckets: Sequence[int]) -> list[str]:
     """Return what people are told of graphs by length."""
     if not buckets:
         return []
@@ -269,7 +269,7 @@ def _told(buckets: Sequence[int]) -> list[str]:
     return [f"has CUDA graphs for the lengths {lengths}; batches of others run kernel by kernel"]
 
 
-def _told_of_packing(inputs: Sequence[TensorSpec], sizes: Sequence[int]) -> list[str]:
+def _notes_on_packing(inputs: Sequence[TensorSpec], sizes: Sequence[int]) -> list[str]:
     return ["packed batches run kernel by kernel, without CUDA graphs"] if sizes and is_packed(inputs) else []
 
 

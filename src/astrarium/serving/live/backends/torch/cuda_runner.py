@@ -76,7 +76,7 @@ class CudaBatch:
 
 
 class Slot:
-    """A slot has the buffers of one batch in flight."""
+    """A slot has the buffers of one batch in flight. Slots take turns: here the last batch is mostly done."""
 
     def __init__(self, inputs: Sequence[InputBuffers | None]) -> None:
         self.inputs = inputs
