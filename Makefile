@@ -71,7 +71,7 @@ lint: setup
 	$(BIN)/clang-format --dry-run -Werror $(SOURCES)
 	printf '%s\n' $(MODULES) | xargs -P 2 -n 1 sh -c '$(BIN)/clang-tidy --quiet $$0 -- -std=c++20 -I native -I native/gate \
 		-isystem $(shell $(BIN)/python -m nanobind --include_dir) -I $(shell $(BIN)/python -c $(INCLUDE)) 2> /dev/null'
-	$(BIN)/mypy -n 2
+	$(BIN)/mypy
 
 # Writes Python and native code as `lint` wants it.
 format: setup
