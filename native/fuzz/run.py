@@ -5,8 +5,9 @@
 
 A file here with LLVMFuzzerTestOneInput is a target for libFuzzer, with the address and undefined behaviour
 sanitizers; it needs clang, which is installed in continuous integration alone, and is else replaced by the
-file's own random changes, built with g++. The others stress threads and run under the thread sanitizer. What was found
-interesting is kept in build/fuzz and is where the next run begins; so is an input that breaks something.
+file's own random changes, built with g++. The others stress threads and run under the thread sanitizer. What
+was found interesting is kept in build/fuzz and is where the next run begins; so is an input that breaks
+something.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def found_clang() -> str | None:
         subprocess.run(["apt-get", "install", "-y", "-q", *CLANG], stdout=subprocess.DEVNULL)
     found = shutil.which("clang++")
     if found is None:
-        print(f"no clang ({' '.join(CLANG)}): inputs are changed at random, without being led by what they reach")
+        print(f"no clang ({' '.join(CLANG)}): inputs change at random, not led by what they reach")
     return found
 
 
