@@ -60,11 +60,15 @@ def largest_batch(model: Model, table: Sequence[Time]) -> int:
 
 
 def _buckets(model: Model) -> tuple[int, ...]:
-    """Return the lengths that batches are rounded up to, or have exactly; none where they have any."""
+    """Return the lengths that batches are rounded up to, or have exactly; none where they have any.
+
+    What is packed has any, but for each of these a largest batch.
+    """
     by_length = profile_by_length(model.profile)
     if by_length is None or isinstance(by_length, BySize):
         return ()
-    return tuple(by_length.lengths) if by_length.rounded or by_length.together == "length" else ()
+    stated = by_length.rounded or by_length.together == "length" or model.pack
+    return tuple(by_length.lengths) if stated else ()
 
 
 def _sizes(model: Model) -> tuple[Size, ...]:

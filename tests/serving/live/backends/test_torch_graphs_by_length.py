@@ -95,7 +95,7 @@ def check(loaded: Any, size: int, length: int) -> None:
 
 
 def test_buckets_follow_from_a_range_as_profiles_are_measured(tmp_path: Path) -> None:
-    shapes = shapes_of(files(tmp_path, (TOKENS,)), (TOKENS,), True)
+    shapes = shapes_of(files(tmp_path, (TOKENS,)), (TOKENS,), [1, 8])
     assert list(shapes.largest) == lengths_between(1, 64)
     assert set(shapes.largest.values()) == {8}
 
@@ -109,7 +109,7 @@ def test_some_shapes_of_every_length_are_captured_first_and_large_ones_before_sm
 
 def test_the_largest_batch_of_a_length_may_be_given(tmp_path: Path) -> None:
     made = files(tmp_path, (TOKENS,), buckets=(8, 64), bucket_sizes=(6, 2))
-    shapes = shapes_of(made, (TOKENS,), True)
+    shapes = shapes_of(made, (TOKENS,), [1, 4, 8])
     assert shapes.largest == {8: 6, 64: 2}
     assert shapes.room(TOKENS) == 128
     first, later = shapes.planned([1, 4, 8])
@@ -130,13 +130,13 @@ def test_buckets_are_within_the_range(
 ) -> None:
     inputs = (TensorSpec("TOKENS", "FP32", (-1,), ranges=((10, 500),)),)
     made = files(tmp_path, inputs, buckets=buckets, bucket_sizes=sizes)
-    assert shapes_of(made, inputs, True).largest == largest
+    assert shapes_of(made, inputs, [1, 8]).largest == largest
 
 
 def test_buckets_of_another_range_altogether_are_those_without_a_profile(tmp_path: Path) -> None:
     inputs = (TensorSpec("TOKENS", "FP32", (-1,), ranges=((100, 500),)),)
     made = files(tmp_path, inputs, buckets=(16, 32), bucket_sizes=(4, 2))
-    assert list(shapes_of(made, inputs, True).largest) == lengths_between(100, 500)
+    assert list(shapes_of(made, inputs, [1, 8]).largest) == lengths_between(100, 500)
 
 
 @pytest.mark.parametrize(
@@ -161,15 +161,15 @@ def test_behind_a_batch_is_a_number_that_the_input_takes(
 
 
 @pytest.mark.parametrize(
-    ("inputs", "graphs"),
+    ("inputs", "sizes"),
     [
-        ((TensorSpec("TOKENS", "FP32", (-1,)),), True),  # no range
-        ((TensorSpec("IMAGE", "FP32", (-1, -1), ranges=((1, 64), (1, 64))),), True),  # two axes
-        ((TOKENS,), False),
+        ((TensorSpec("TOKENS", "FP32", (-1,)),), [8]),  # no range
+        ((TensorSpec("IMAGE", "FP32", (-1, -1), ranges=((1, 64), (1, 64))),), [8]),  # two axes
+        ((TOKENS,), []),
     ],
 )
-def test_without_one_known_axis_there_are_no_graphs(tmp_path: Path, inputs: Any, graphs: bool) -> None:
-    assert shapes_of(files(tmp_path, inputs), inputs, graphs).largest == {}
+def test_without_one_known_axis_there_are_no_graphs(tmp_path: Path, inputs: Any, sizes: list[int]) -> None:
+    assert shapes_of(files(tmp_path, inputs), inputs, sizes).largest == {}
 
 
 def test_batches_of_a_captured_length_run_in_its_graphs(

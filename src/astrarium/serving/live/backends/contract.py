@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.serving.live.backends.precise_wait import Wait
+from astrarium.serving.live.packing import PackedShape
 from astrarium.serving.live.tensors import Array, TensorSpec
 
 
@@ -85,7 +86,9 @@ class Batch:
     Inputs must not be written: some are a client's own, in shared memory, and cannot be. Items that were
     padded have what shapes they were in `own_shapes`, by input. A batch of unequal items is given to a model
     only where padding does not change its answers (`worker/padding.py`). Where open inputs are packed, one
-    item after another along their first dimension, `lengths` are those of the items.
+    item after another along their first dimension, `lengths` are those of the items, and `rest` those of
+    further ones behind them, which are nobody's and give the batch the shape of a graph: `size` leaves
+    them out.
     """
 
     size: int
@@ -93,6 +96,7 @@ class Batch:
     applications: Sequence[int] = ()
     own_shapes: Mapping[str, Sequence[tuple[int, ...]]] = field(default_factory=dict)
     lengths: Sequence[int] = ()
+    rest: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -211,6 +215,18 @@ class Bucketed(Protocol):
 
     def padding_is(self, safe: bool) -> None:
         """Hear, before warming up, whether batches will be padded: else they come in any length."""
+
+
+@runtime_checkable
+class PackedInGraphs(Bucketed, Protocol):
+    """A model that is packed in graphs takes batches of some shapes there; others run without.
+
+    For such a model, padding means the items that are behind a batch in a graph.
+    """
+
+    @property
+    def packed_shapes(self) -> Sequence[PackedShape]:
+        """Return the shapes, rising: before warming up those to come, then those of the graphs there are."""
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from threading import Lock, Thread
 from time import sleep
 from typing import Any, NamedTuple, Protocol
@@ -163,16 +164,18 @@ class WorkerModels:
             inputs = _inputs(model, files)
             padding = replace(together(inputs), buckets=_buckets(model, files, inputs))
             verdict = padding_trial.tried(model, padding, files.max_batch, self._place.device != "cpu")
+            in_graphs = padding_trial.tried_in_graphs(model, padding, verdict, files.max_batch)
             if isinstance(model, contract.Bucketed):
-                model.padding_is(verdict.padding == "safe")
+                model.padding_is(in_graphs.padding == "safe")
         with phases.phase("warm-up"):
             model.warm_up(order.sizes)
         with phases.phase("lead"):
             lead = measured_lead(model, files.max_batch, self._clock)
         if isinstance(model, contract.Interruptible):
             model.wait_until = self._host.wait_until
-        padding = replace(padding, allowed=verdict.padding == "safe", buckets=_buckets(model, files, inputs))
-        return _ReadyModel(model, padding, verdict, lead, phases)
+        buckets = _buckets(model, files, inputs)
+        padding = replace(together(inputs, model), allowed=verdict.padding == "safe", buckets=buckets)
+        return _ReadyModel(model, padding, verdict, in_graphs, lead, phases)
 
     def _retire(self, model: ServedModel | None) -> None:
         if model is not None:
@@ -185,6 +188,7 @@ class _ReadyModel(NamedTuple):
     model: LoadedModel
     padding: Padding
     verdict: padding_trial.Verdict
+    in_graphs: padding_trial.Verdict
     lead: tuple[Time, Time]
     phases: Phases
 
@@ -208,7 +212,11 @@ def _loaded(number: int, ready: _ReadyModel) -> messages.ModelLoaded:
     own: Mapping[str, Time] = getattr(model, "phases", {})
     whole = {**own, "lead": phases["lead"], "padding": phases["padding"]} if own else dict(phases)
     reported: dict[str, Any] = {name: getattr(model, name) for name in _REPORTED if hasattr(model, name)}
-    reported["warnings"] = (*reported.get("warnings", ()), *padding_trial.warnings(verdict, ready.padding))
+    found = (
+        padding_trial.warnings(verdict, ready.padding),
+        padding_trial.graph_warnings(verdict, ready.in_graphs),
+    )
+    reported["warnings"] = (*reported.get("warnings", ()), *chain(*found))
     tensors = ready.padding.sent, tuple(model.outputs)
     reported["padding"], reported["padding_reason"] = verdict
     return messages.ModelLoaded(number, *tensors, ready.lead, phases=whole, **reported)
