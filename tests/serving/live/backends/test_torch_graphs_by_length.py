@@ -107,6 +107,36 @@ def test_some_shapes_of_every_length_are_captured_first_and_large_ones_before_sm
     assert later == [GraphShape(4, 16)]
 
 
+SIZES = [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_common_lengths_are_captured_first_and_the_largest_of_all_lengths() -> None:
+    largest = {16: 64, 128: 64, 512: 64}
+    alike, _ = GraphShapes((TOKENS,), largest).planned(SIZES)
+    first, later = GraphShapes((TOKENS,), largest, shares={16: 0.99, 128: 0.01}).planned(SIZES)
+    assert len(first) == len(alike)
+    assert sorted([*first, *later]) == sorted(GraphShape(size, one) for size in SIZES for one in largest)
+    assert {shape.length for shape in first if shape.size == 64} == {*largest}
+    assert {shape.size for shape in first if shape.length == 16} == {*SIZES}
+    assert {shape.size for shape in first if shape.length == 512} == {64}, "it does not come"
+    assert first == sorted(first, key=lambda shape: shape.elements, reverse=True)
+    assert [shape.length for shape in later] == [128] * 3 + [512] * 6
+
+
+def test_where_all_lengths_come_as_often_sizes_are_captured_as_if_nobody_knew() -> None:
+    largest = {16: 64, 128: 64, 512: 64}
+    alike, rest = GraphShapes((TOKENS,), largest).planned(SIZES)
+    first, later = GraphShapes((TOKENS,), largest, shares=dict.fromkeys(largest, 0.3)).planned(SIZES)
+    assert sorted(first) == sorted(alike)
+    assert sorted(later) == sorted(rest)
+
+
+def test_the_shares_of_lengths_are_those_of_buckets_within_the_range(tmp_path: Path) -> None:
+    made = files(tmp_path, (TOKENS,), buckets=(8, 100, 200), bucket_shares=(0.5, 0.3, 0.2))
+    assert shapes_of(made, (TOKENS,), [1]).shares == {8: 0.5, 64: 0.3}
+    assert shapes_of(files(tmp_path, (TOKENS,), buckets=(8, 100)), (TOKENS,), [1]).shares == {}
+
+
 def test_the_largest_batch_of_a_length_may_be_given(tmp_path: Path) -> None:
     made = files(tmp_path, (TOKENS,), buckets=(8, 64), bucket_sizes=(6, 2))
     shapes = shapes_of(made, (TOKENS,), [1, 4, 8])

@@ -86,6 +86,8 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
     if requests is None:
         return Outcome(section, _shown(tables, {}, MADE_UP if is_made_up(specs) else None))
     share = grid.share(requests)
+    if rounded and padded:
+        section["shares"] = {named(size): part for size, part in share.of.items()}
     found: dict[str, Any] = {"requests": {named(size): part for size, part in share.of.items()}}
     caption = None
     if padded and (rounded or len(grid.axes) > 1):

@@ -74,6 +74,7 @@ class ModelFiles:
     mask: str = ""  # and of one that is 1 where an item has elements, and 0 where it was padded
     buckets: tuple[int, ...] = ()  # lengths that batches are padded to, rising; empty: the longest item's
     bucket_sizes: tuple[int, ...] = ()  # the largest batch of each; empty: max_batch
+    bucket_shares: tuple[float, ...] = ()  # how often requests are rounded up to each; empty: nobody knows
     sizes: tuple[tuple[int, ...], ...] = ()  # with several open dimensions, in the place of buckets
     offsets: str = ""  # the name of an input that the server fills with where packed items begin
     pack: bool = False  # whether open inputs are packed: the items of a batch one after another

@@ -7,7 +7,7 @@ are packed, a graph is for so many items that are so long in all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise, zip_longest
 from math import prod
@@ -17,10 +17,12 @@ import numpy as np
 
 from astrarium.serving.live import fills, limits
 from astrarium.serving.live.backends.contract import ModelFiles
-from astrarium.serving.live.buckets import buckets_of
+from astrarium.serving.live.buckets import buckets_of, shares_of
 from astrarium.serving.live.packing import even_lengths, is_packed, offsets_of
 from astrarium.serving.live.ranges import Sizes
 from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
+
+_QUARTER, _HALF = 4, 2  # how many times smaller the next size is
 
 
 class GraphShape(NamedTuple):
@@ -44,12 +46,14 @@ class GraphShape(NamedTuple):
 class GraphShapes:
     """Graph shapes are those that a model with these *inputs* may have: `largest` is by length.
 
-    Those of a model with packed inputs are `packed`.
+    Those of a model with packed inputs are `packed`. The `shares` are those of requests, by length, where
+    somebody knows.
     """
 
     inputs: tuple[TensorSpec, ...]
     largest: Mapping[int, int]
     packed: tuple[GraphShape, ...] = ()
+    shares: Mapping[int, float] = field(default_factory=dict)
 
     @cached_property
     def axis(self) -> tuple[int, int] | None:
@@ -134,12 +138,33 @@ class GraphShapes:
         """Return the shapes to capture before a model serves, and the rest, in the order of capturing."""
         first: list[GraphShape] = []
         later: list[list[GraphShape]] = []
-        for length, of_length in self._sizes(sizes).items():
+        by_length = self._sizes(sizes)
+        for length, of_length in by_length.items():
             soon, rest = first_sizes(of_length)
             first += [GraphShape(size, length, bool(self.packed)) for size in soon]
             later.append([GraphShape(size, length, bool(self.packed)) for size in rest])
+        if any(self.shares.values()):
+            return self._common_first(by_length, len(first))
         in_turn = chain.from_iterable(zip_longest(*later))
         return largest_first(first), [shape for shape in in_turn if shape is not None]
+
+    def _common_first(
+        self, by_length: Mapping[int, Sequence[int]], soon: int
+    ) -> tuple[list[GraphShape], list[GraphShape]]:
+        """Return the same where the shares are known: so many *soon*, those that spare the requests most.
+
+        The largest graph of each length is always among them: any batch finds one, and none that is captured
+        later needs more memory.
+        """
+        always = [GraphShape(max(sizes), length) for length, sizes in by_length.items() if sizes]
+        spared = {
+            GraphShape(size, length): self.shares.get(length, 0.0) * times
+            for length, sizes in by_length.items()
+            for size, times in times_too_large(sizes).items()
+        }
+        ordered = sorted(spared, key=lambda shape: spared[shape], reverse=True)
+        more = soon - len(always)
+        return largest_first([*always, *ordered[:more]]), ordered[more:]
 
     def _sizes(self, sizes: Sequence[int]) -> Mapping[int, Sequence[int]]:
         """Return the sizes of graphs by length."""
@@ -169,7 +194,7 @@ def shapes_of(files: ModelFiles, inputs: tuple[TensorSpec, ...], sizes: Sequence
     derived = lengths_between(*range_) if range_ else ()
     largest = buckets_of(files, inputs) or dict.fromkeys(derived, files.max_batch)
     if not is_packed(inputs):
-        return GraphShapes(inputs, largest)
+        return GraphShapes(inputs, largest, shares=shares_of(files, inputs))
     return GraphShapes(inputs, {}, packed_shapes(range_, largest, sizes) if range_ else ())
 
 
@@ -200,10 +225,21 @@ def first_sizes(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
     """
     if not sizes:
         return [], []
-    first = _spaced(sizes, 4)
-    half = _spaced(sizes, 2)
+    first = _spaced(sizes, _QUARTER)
+    half = _spaced(sizes, _HALF)
     between = [size for size in half if size not in first]
     return first, between + sorted(set(sizes) - {*first, *between}, reverse=True)
+
+
+def times_too_large(sizes: Sequence[int]) -> dict[int, float]:
+    """Return sizes below the largest in the order of capturing, each with what it spares.
+
+    That is how many times too large a graph batches may run in until all sizes of the same step are there.
+    """
+    first, rest = first_sizes(sizes)
+    half = _spaced(sizes, _HALF)
+    steps = dict.fromkeys(first[1:], max(sizes) / min(sizes)) if sizes else {}
+    return steps | {size: float(_QUARTER if size in half else _HALF) for size in rest}
 
 
 def _spaced(sizes: Sequence[int], factor: int) -> list[int]:
