@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astrarium.serving.live import fills
+from astrarium.serving.live import fills, messages
 from astrarium.serving.live.backends import backends, batches, contract
 from astrarium.serving.live.backends.contract import ModelFiles, Place
+from astrarium.serving.live.messages import BatchDone, BatchMember, RunBatch
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker.inputs import UnequalItems
 from astrarium.serving.live.worker.packing import together
@@ -31,6 +32,7 @@ pytestmark = [
 ]
 
 LARGEST = 16
+ROOM = 1 << 16  # bytes of a member's block; its reply is in the upper half
 TOKENS = TensorSpec("TOKENS", "INT64", (-1,), (0, 99), ranges=((1, 64),))
 OFFSETS = TensorSpec("OFFSETS", "INT32", ())
 INPUTS = fills.marked((TOKENS, OFFSETS), offsets="OFFSETS", pack=True)
@@ -111,6 +113,25 @@ def check(model: Any, eager: Any, lengths: Sequence[int]) -> None:
             assert outputs[name][place] == pytest.approx(wanted, abs=1e-4)
 
 
+def natively(model: Any, items: Sequence[Any], times: int = 1) -> list[dict[str, Any]]:
+    """Return the answers of a batch that native code has run; TEXT comes first, as the model gives them."""
+    memory = bytearray(ROOM * len(items))
+    for i, item in enumerate(items):
+        memory[i * ROOM : i * ROOM + item.nbytes] = item.tobytes()
+    members = [BatchMember(i * ROOM, 1, 0, i * ROOM + ROOM // 2, ROOM // 2) for i in range(len(items))]
+    shapes: Any = [[((1, len(item)), item.nbytes)] for item in items]
+    order = messages.encode(RunBatch(0, 0, messages.packed(members), 0, shapes))
+    news = list(map(messages.decode_news, model.graphs.rehearse(memoryview(memory), order, times)))
+    assert all(isinstance(one, BatchDone) for one in news), news
+    answers = []
+    for i, item in enumerate(items):
+        at = i * ROOM + ROOM // 2
+        text = np.frombuffer(memory, np.float32, 4, at).copy()
+        each = np.frombuffer(memory, np.float32, 64 * len(item), at + 64).reshape(-1, 64).copy()
+        answers.append({"TEXT": text, "EACH": each})
+    return answers
+
+
 def drawn(count: int) -> list[list[int]]:
     chance = np.random.default_rng(count)
     sizes = chance.integers(1, LARGEST, count, endpoint=True)
@@ -127,6 +148,17 @@ def test_packed_texts_are_answered_as_alone(home: Path) -> None:
     for lengths in drawn(20):
         check(model, eager, lengths)
     assert model.beside_graphs == 0
+
+
+def test_native_code_runs_the_same_graphs(home: Path) -> None:
+    model, eager = load(home), loaded(home, graphs=False)
+    assert model.graphs is not None, "nothing here needs Python"
+    for lengths in ([1], [64] * LARGEST, *drawn(20)):
+        items = texts(lengths)
+        for times in (1, 3):
+            for item, answer in zip(items, natively(model, items, times), strict=True):
+                for name, wanted in alone(eager, item).items():
+                    assert answer[name] == pytest.approx(wanted, abs=1e-4)
 
 
 def test_the_trial_finds_that_texts_are_kept_apart(home: Path) -> None:

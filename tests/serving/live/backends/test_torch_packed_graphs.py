@@ -137,7 +137,8 @@ def load(
 def warmed(monkeypatch: pytest.MonkeyPatch, home: Path, **options: Any) -> tuple[Any, Means]:
     loaded, model = load(monkeypatch, home, **options)
     loaded.padding_is(True)
-    loaded.warm_up([1, LARGEST])
+    with pytest.warns(UserWarning, match="launched by Python, since this PyTorch does not tell"):
+        loaded.warm_up([1, LARGEST])
     model.calls.clear()
     return loaded, model
 

@@ -21,6 +21,11 @@ def alike(
     return Batch(size, fills.complete(specs, stacked), applications, lengths=lengths)
 
 
+def length_of(specs: Sequence[TensorSpec], batch: Batch) -> int:
+    """Return how long the items of a batch are, in total where they are packed; 0 where nobody can say."""
+    return sum(batch.lengths) or fills.length_of(specs, batch.inputs)
+
+
 def packed(
     specs: Sequence[TensorSpec],
     items: Mapping[str, Sequence[Array]],

@@ -259,7 +259,10 @@ class GraphRunner(Protocol):
         """Pad items to the length of a graph from now on."""
 
     def takes(self, size: int, length: int = 0) -> bool:
-        """Return whether there is a graph for a batch of this size, of items of this length."""
+        """Return whether there is a graph for a batch of this size, of items of this length.
+
+        Where they are packed, it is that of all together.
+        """
 
     def rehearse(self, memory: memoryview, order: bytes, times: int) -> list[bytes]:
         """Return what a worker says about an order that is carried out so many times in a row."""
@@ -284,7 +287,10 @@ class CountsBesideGraphs(Protocol):
 
 
 def graph_runner(model: object, size: int, length: int = 0) -> GraphRunner | None:
-    """Return what runs a model's batches of a size and length without Python, if anything does."""
+    """Return what runs a model's batches of a size and length without Python, if anything does.
+
+    The length is that of all items together where these are packed.
+    """
     runner = model.graphs if isinstance(model, GraphModel) else None
     return runner if runner is not None and runner.takes(size, length) else None
 

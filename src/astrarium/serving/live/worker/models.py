@@ -144,7 +144,7 @@ class WorkerModels:
         if self._native is None:
             return
         timed = model.timed if isinstance(model, contract.TimedModel) else None
-        graphs = model.graphs if isinstance(model, contract.GraphModel) and not padding.is_packed else None
+        graphs = model.graphs if isinstance(model, contract.GraphModel) else None
         if timed is not None:
             tensors = _plain(fills.sent(model.inputs)), _plain(model.outputs)
             self._native.know(number, list(timed.table), *tensors, list(timed.sources))

@@ -162,7 +162,7 @@ class CudaRunner:
 
     def hand_over(self, model: str, outputs: Sequence[TensorSpec]) -> GraphRunner | None:
         """Return what runs the graphs without Python; None where nothing can."""
-        if not self._graphs or self.shapes.packed or (module := extension("_worker")) is None:
+        if not self._graphs or (module := extension("_worker")) is None:
             return None
         graphs = CapturedGraphs(self._torch, self._device, self._graphs, self._static, self.shapes, outputs)
         with self._torch.cuda.device(self._device):  # native code takes the context that it finds
