@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from astrarium.serving.live.backends.contract import ModelFiles, Place
 from astrarium.serving.live.backends.torch import cuda_runner
 from astrarium.serving.live.backends.torch.graph_shapes import GraphShape, GraphShapes, packed_shapes
 from astrarium.serving.live.backends.torch.programs import Program
+from astrarium.serving.live.messages import LoadModel, plain_files
 from astrarium.serving.live.packing import PackedShape, offsets_of, rest_in
 from astrarium.serving.live.ranges import Sizes
 from astrarium.serving.live.tensors import Array, TensorSpec
+from astrarium.serving.live.worker import models
 from astrarium.serving.live.worker.inputs import UnequalItems
 from astrarium.serving.live.worker.packing import together
 from astrarium.serving.live.worker.padding import joined
@@ -128,10 +131,15 @@ def load(
     monkeypatch.setattr(torch_backend.programs, "built", lambda *given: None)
     monkeypatch.setattr(torch_backend.programs, "placed", lambda *given: Program(model, marked))
     monkeypatch.setattr(torch_backend, "_on_device", lambda torch, device, array: torch.from_numpy(array))
-    settings = {"model": "net.py:Net", **options}
-    files = ModelFiles("m", "torch", settings, marked, (MEAN, EACH), LARGEST, home)
-    loaded: Any = backends.get("torch")(replace(files, pack=True), Place(device="cuda:0"))
+    files = model_files(home, {"model": "net.py:Net", **options})
+    loaded: Any = backends.get("torch")(files, Place(device="cuda:0"))
     return loaded, model
+
+
+def model_files(home: Path, settings: dict[str, Any]) -> ModelFiles:
+    inputs = TOKENS, SCALE, OFFSETS, LENGTHS
+    files = ModelFiles("m", "torch", settings, inputs, (MEAN, EACH), LARGEST, home)
+    return replace(files, pack=True, offsets="OFFSETS", lengths="LENGTHS")
 
 
 def warmed(monkeypatch: pytest.MonkeyPatch, home: Path, **options: Any) -> tuple[Any, Means]:
@@ -330,6 +338,24 @@ def test_a_model_whose_answers_change_there_runs_without_graphs_and_says_so(
     loaded.padding_is(in_graphs.padding == "safe")
     loaded.warm_up([1, LARGEST])
     check(loaded, [3, 4])
+
+
+@pytest.mark.parametrize(("kind", "in_graphs"), [(Means, True), (NotesTheEnd, False)])
+def test_a_worker_loads_it_with_graphs_or_says_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Means], in_graphs: bool
+) -> None:
+    load(monkeypatch, tmp_path, kind)
+    monkeypatch.setattr(models, "measured_lead", lambda *given: (0, 0))
+    files = model_files(tmp_path, {"model": "net.py:Net"})
+    host: Any = SimpleNamespace(wait_until=lambda instant, ready=None: True)
+    worker = models.WorkerModels(Place(device="cuda:0"), lambda: 0, host, None)
+    ready = worker._ready_to_run(LoadModel(0, plain_files(files), [1, LARGEST]))
+    loaded = models._loaded(0, ready)
+    assert loaded.padding == "safe"
+    assert bool(ready.model.packed_shapes) == in_graphs  # type: ignore[attr-defined]
+    assert any("in which items that are nobody's" in one for one in loaded.warnings) != in_graphs
+    (part,) = ready.padding.parts(items_of([3, 4]))
+    assert bool(part.batch.rest) == in_graphs
 
 
 def test_a_model_that_keeps_what_it_knows_of_other_items_runs_without_graphs(
