@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -42,12 +44,14 @@ inline Source source_of(const std::string& fill) {
   if (fill.empty()) return Source::kSent;
   if (fill == "mask") return Source::kMask;
   if (fill == "lengths") return Source::kLengths;
-  throw std::invalid_argument("fill: expected nothing, mask or lengths, got " + fill);
+  if (fill == "offsets") return Source::kOffsets;
+  throw std::invalid_argument("fill: expected nothing, mask, lengths or offsets, got " + fill);
 }
 
 inline std::shared_ptr<OpenShapes> new_open_shapes(const std::vector<SpecRow>& inputs,
                                                    const std::vector<InputRow>& fills,
-                                                   const std::vector<SpecRow>& outputs, std::size_t longest) {
+                                                   const std::vector<SpecRow>& outputs, std::size_t longest,
+                                                   const std::optional<std::pair<std::size_t, std::size_t>>& packed) {
   if (fills.size() != inputs.size()) throw std::invalid_argument("fills: expected one for each input");
   std::vector<OpenInput> open_inputs;
   for (const auto& spec : specs_of(inputs)) {
@@ -56,6 +60,9 @@ inline std::shared_ptr<OpenShapes> new_open_shapes(const std::vector<SpecRow>& i
   }
   std::vector<OpenTensor> open_outputs;
   for (const auto& spec : specs_of(outputs)) open_outputs.emplace_back(spec);
+  if (packed)
+    return std::make_shared<PackedShapes>(std::move(open_inputs), std::move(open_outputs), longest, packed->first,
+                                          packed->second);
   return std::make_shared<OpenShapes>(std::move(open_inputs), std::move(open_outputs), longest);
 }
 
@@ -102,9 +109,10 @@ inline void bind_graph_runner(nb::module_& m) {
           },
           "library"_a, "copy_in"_a, "compute"_a, "copy_out"_a);
   nb::class_<OpenShapes>(m, "OpenShapes", "The tensors of a model whose items have a length, one open dimension each.")
-      .def(nb::new_(&new_open_shapes), "inputs"_a, "fills"_a, "outputs"_a, "longest"_a,
-           "Take of each input who fills it (mask, lengths, or nothing where clients send it), and the bytes of "
-           "one element: of its padding, or of a mask's one. Graphs are of lengths up to the longest.");
+      .def(nb::new_(&new_open_shapes), "inputs"_a, "fills"_a, "outputs"_a, "longest"_a, "packed"_a = nb::none(),
+           "Take of each input who fills it (mask, lengths, offsets, or nothing where clients send it), and the bytes "
+           "of one element: of its padding, or of a mask's one. Graphs are of lengths up to the longest. Of packed "
+           "items, which are from one length to another, that is what all have together.");
   nb::class_<GraphRunner>(
       m, "GraphRunner",
       "A runner replays a model's CUDA graphs, some batches in flight at once: each has memory in a "
@@ -124,7 +132,8 @@ inline void bind_graph_runner(nb::module_& m) {
       .def("allow_padding", &GraphRunner::allow_padding,
            "Pad items to the length of a graph from now on: that changes no answers of this model.")
       .def("takes", &GraphRunner::takes, "size"_a, "length"_a = 0,
-           "Return whether there is a graph for a batch of this size, of items of this length.")
+           "Return whether there is a graph for a batch of this size, of items of this length: in total, where they "
+           "are packed.")
       .def(
           "rehearse",
           [](std::shared_ptr<GraphRunner> self, nb::handle memory, const nb::bytes& order, int times) {

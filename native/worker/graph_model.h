@@ -27,7 +27,7 @@ class GraphWork : public NativeBatch {
   void launch(Time now) override {
     try {
       gather();
-      batch_ = runner_->launch(static_cast<int>(members_.size()), length_, now);
+      batch_ = runner_->launch(size(), length_, now);
     } catch (const CudaError& error) {
       error_ = error.what();
       lost_ = error.is_sticky();
@@ -74,6 +74,7 @@ class GraphWork : public NativeBatch {
     const auto& arrays = runner_->next_memory().inputs;
     protocol::copy_all(protocol::gathering({memory_.data, memory_.size}, members_, runner_->input_bytes(), arrays));
   }
+  virtual int size() const { return static_cast<int>(members_.size()); }
 
   const std::shared_ptr<GraphRunner> runner_;
   const Memory memory_;
@@ -110,6 +111,32 @@ class OpenGraphWork : public GraphWork {
   const OpenItems items_;
 };
 
+// A batch of packed items, and of those behind them that give it the shape of a graph.
+class PackedGraphWork : public GraphWork {
+ public:
+  PackedGraphWork(std::shared_ptr<GraphRunner> runner, const Memory& memory, std::vector<Member> members,
+                  GraphShape shape, RestOfGraph rest, OpenItems items)
+      : GraphWork(std::move(runner), memory, std::move(members), shape.length),
+        size_(shape.capacity),
+        rest_(rest),
+        items_(std::move(items)) {
+    shapes = runner_->open()->shapes(items_);
+  }
+
+  void answer() override {
+    runner_->packed()->scatter_packed(items_, members_, memory_.data, runner_->memory(*batch_).outputs);
+  }
+
+ protected:
+  void gather() override { runner_->packed()->gather_packed(items_, rest_, runner_->next_memory().inputs); }
+  int size() const override { return size_; }
+
+ private:
+  const int size_;
+  const RestOfGraph rest_;
+  const OpenItems items_;
+};
+
 class GraphModel : public NativeModel {
  public:
   explicit GraphModel(std::shared_ptr<GraphRunner> runner) : runner_(std::move(runner)) {}
@@ -126,10 +153,20 @@ class GraphModel : public NativeModel {
   std::unique_ptr<NativeBatch> open_batch(const Memory& memory, const RunBatch& order) const {
     auto items = runner_->open()->items(memory, order);
     if (!items || items->lengths.empty()) return nullptr;
+    if (runner_->packed() != nullptr) return packed_batch(memory, order, std::move(*items));
     const auto [shortest, longest] = std::minmax_element(items->lengths.begin(), items->lengths.end());
     const auto length = runner_->length_for(items->lengths.size(), *shortest, *longest);
     if (!length) return nullptr;
     return std::make_unique<OpenGraphWork>(runner_, memory, order.members, *length, std::move(*items));
+  }
+
+  // Nothing where an item is empty, which no trial has tried, or they fit no graph.
+  std::unique_ptr<NativeBatch> packed_batch(const Memory& memory, const RunBatch& order, OpenItems items) const {
+    if (std::find(items.lengths.begin(), items.lengths.end(), 0) != items.lengths.end()) return nullptr;
+    const auto known = runner_->packed_for(items.lengths.size(), PackedShapes::total(items));
+    if (!known) return nullptr;
+    const auto [shape, rest] = *known;
+    return std::make_unique<PackedGraphWork>(runner_, memory, order.members, shape, rest, std::move(items));
   }
 
   // Whether inputs and answers of all members lie where they can be.

@@ -20,6 +20,7 @@
 #include "worker/cuda_driver.h"
 #include "worker/native_batch.h"
 #include "worker/open_shapes.h"
+#include "worker/packed_shapes.h"
 
 namespace astrarium::worker {
 
@@ -87,13 +88,17 @@ struct GraphInput {
   std::size_t each = 0;
   bool fills_rest = false;
   DevicePointer rest = 0;  // rows for behind a batch, of a fixed size; none where these are zeros
+  bool packed = false;     // whether the length is that of all items together
+  std::size_t more = 0;    // bytes behind those of the items: offsets have one number more
 
   std::size_t bytes(int rows, int length) const {
-    return static_cast<std::size_t>(rows) * (item + each * static_cast<std::size_t>(length));
+    const auto items = static_cast<std::size_t>(rows);
+    return items * item + (packed ? 1 : items) * each * static_cast<std::size_t>(length) + more;
   }
 };
 
-// What a graph takes: items of one length (0 where the model knows of none), and up to so many of them.
+// What a graph takes: items of one length (0 where the model knows of none), and up to so many of them. Where they are
+// packed, it is exactly so many, of a total length.
 struct GraphShape {
   int length, capacity;
   auto operator<=>(const GraphShape&) const = default;
@@ -118,6 +123,7 @@ class GraphRunner {
         outputs_(std::move(outputs)),
         slots_(std::move(slots)),
         open_(std::move(open)),
+        packed_(dynamic_cast<const PackedShapes*>(open_.get())),
         outputs_each_(outputs_.size()),
         busy_(slots_.size()) {
     if (slots_.empty()) throw std::invalid_argument("slots: expected at least one");
@@ -144,8 +150,24 @@ class GraphRunner {
   // From now on, items are padded to the length of a graph: that changes no answers of this model.
   void allow_padding() { pads_ = true; }
 
-  // Whether there is a graph for a batch of this size, of items of this length.
-  bool takes(std::size_t size, std::size_t length = 0) const { return length_for(size, length, length).has_value(); }
+  // Whether there is a graph for a batch of this size, of items of this length: in total, where they are packed.
+  bool takes(std::size_t size, std::size_t length = 0) const {
+    return packed_ == nullptr ? length_for(size, length, length).has_value() : packed_for(size, length).has_value();
+  }
+
+  // The first graph that packed items fit in, with those behind them.
+  std::optional<std::pair<GraphShape, RestOfGraph>> packed_for(std::size_t count, std::size_t total) const {
+    constexpr std::size_t most = std::numeric_limits<int>::max();
+    if (count < 1 || count > most || total > most) return std::nullopt;
+    const std::lock_guard lock(adding_);
+    for (auto at = graphs_.lower_bound({static_cast<int>(total), 0}); at != graphs_.end(); ++at) {
+      const auto [length, capacity] = at->first;
+      const auto rest =
+          packed_->rest(static_cast<std::size_t>(capacity), static_cast<std::size_t>(length), count, total);
+      if (rest) return std::pair(at->first, *rest);
+    }
+    return std::nullopt;
+  }
 
   // The length of the graph for a batch of items from the shortest to the longest, if there is one.
   std::optional<int> length_for(std::size_t size, std::size_t shortest, std::size_t longest) const {
@@ -169,6 +191,7 @@ class GraphRunner {
   const std::vector<std::size_t>& input_bytes() const { return input_bytes_; }  // of an item
   const std::vector<std::size_t>& outputs() const { return outputs_; }
   const OpenShapes* open() const { return open_.get(); }
+  const PackedShapes* packed() const { return packed_; }  // the same, where items are packed
   const SlotMemory& memory(const LaunchedBatch& batch) const { return slots_[batch.slot]; }
 
   // The slot that the next batch is gathered in: nobody uses it any more.
@@ -242,6 +265,8 @@ class GraphRunner {
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       const OpenTensor& tensor = open_->inputs()[i].tensor;
       inputs_[i] = {inputs_[i].device, tensor.fixed(), tensor.each(), open_->fills_rest(i)};
+      inputs_[i].packed = packed_ != nullptr;
+      if (open_->inputs()[i].source == Source::kOffsets) inputs_[i].more = tensor.fixed();
     }
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       outputs_[i] = open_->outputs()[i].fixed();
@@ -314,7 +339,7 @@ class GraphRunner {
   // Not what the last batch left there.
   void clear_rest(int size, GraphShape shape) {
     for (const GraphInput& input : inputs_) {
-      if (input.fills_rest) continue;
+      if (input.fills_rest || input.packed) continue;
       const DevicePointer behind = input.device + input.bytes(size, shape.length);
       const std::size_t bytes = input.bytes(shape.capacity - size, shape.length);
       if (input.rest == 0) streams_->driver.clear(behind, bytes, streams_->compute);
@@ -326,8 +351,9 @@ class GraphRunner {
     return inputs_[input].bytes(inputs_[input].fills_rest ? shape.capacity : size, shape.length);
   }
   std::size_t output_bytes(std::size_t output, int size, GraphShape shape) const {
-    return static_cast<std::size_t>(size) *
-           (outputs_[output] + outputs_each_[output] * static_cast<std::size_t>(shape.length));
+    const auto items = static_cast<std::size_t>(size);
+    const auto whole = outputs_each_[output] * static_cast<std::size_t>(shape.length);
+    return items * outputs_[output] + (packed_ == nullptr ? items : 1) * whole;
   }
 
   // A batch is done when the host sees so, or a little before; and as long after the one seen before as the GPU says.
@@ -355,6 +381,7 @@ class GraphRunner {
   std::vector<std::size_t> outputs_;  // bytes of an item
   const std::vector<SlotMemory> slots_;
   const std::shared_ptr<const OpenShapes> open_;
+  const PackedShapes* const packed_;
   std::vector<std::size_t> outputs_each_;  // and for each element of its length
   std::atomic<bool> pads_ = false;
   mutable std::mutex adding_;  // another thread adds graphs

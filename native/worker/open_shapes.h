@@ -42,7 +42,7 @@ struct OpenTensor {
   std::size_t pieces = 1, unit;
 };
 
-enum class Source { kSent, kMask, kLengths };
+enum class Source { kSent, kMask, kLengths, kOffsets };
 
 struct OpenInput {
   OpenTensor tensor;
@@ -67,6 +67,8 @@ class OpenShapes {
     }
     for (const OpenTensor& output : outputs_) answers_are_open_ |= output.place.has_value();
   }
+
+  virtual ~OpenShapes() = default;
 
   const std::vector<OpenInput>& inputs() const { return inputs_; }
   const std::vector<OpenTensor>& outputs() const { return outputs_; }
@@ -127,13 +129,33 @@ class OpenShapes {
     return text;
   }
 
+ protected:
+  // What items of an input are padded with, as long as the longest; nothing for zeros.
+  const std::string& row(std::size_t input) const { return rows_[input]; }
+
+  static void write_number(const OpenTensor& tensor, char* to, std::size_t number) {
+    const auto wide = static_cast<std::int64_t>(number);
+    copy(to, reinterpret_cast<const char*>(&wide), tensor.fixed());  // little-endian, as batch_copy.h asserts
+  }
+
+  static void copy(char* to, const char* from, std::size_t bytes) {
+    if (bytes) std::memcpy(to, from, bytes);
+  }
+  static void clear(char* to, std::size_t bytes) {
+    if (bytes) std::memset(to, 0, bytes);
+  }
+
  private:
+  static bool is_number(const OpenInput& input) {
+    return input.source == Source::kLengths || input.source == Source::kOffsets;
+  }
+
   // The longest row of what rows are padded or filled with; nothing for zeros.
   static std::string row_of(const OpenInput& input, std::size_t longest) {
     const bool zeros = input.element.find_first_not_of('\0') == std::string::npos;
-    if (input.source == Source::kLengths && input.tensor.bytes(longest) > sizeof(std::int64_t))
+    if (is_number(input) && input.tensor.bytes(longest) > sizeof(std::int64_t))
       throw std::invalid_argument(input.tensor.spec.name + ": expected one whole number for each item");
-    if (input.source == Source::kLengths || (input.source == Source::kSent && zeros)) return {};
+    if (is_number(input) || (input.source == Source::kSent && zeros)) return {};
     if (input.element.size() != input.tensor.spec.type->bytes)
       throw std::invalid_argument(input.tensor.spec.name + ": expected the bytes of one element");
     std::string row;
@@ -184,6 +206,7 @@ class OpenShapes {
       case Source::kSent: return pad(tensor, to, *item, own, length, rows_[input]);
       case Source::kMask: return mark(tensor, to, rows_[input], own, length);
       case Source::kLengths: return write_number(tensor, to, own);
+      case Source::kOffsets: return;  // of packed items, which are no rows
     }
   }
 
@@ -193,18 +216,6 @@ class OpenShapes {
     const OpenTensor& tensor = inputs_[input].tensor;
     if (inputs_[input].source == Source::kLengths) write_number(tensor, to, length);
     else copy(to, rows_[input].data(), tensor.bytes(length));
-  }
-
-  static void write_number(const OpenTensor& tensor, char* to, std::size_t number) {
-    const auto wide = static_cast<std::int64_t>(number);
-    copy(to, reinterpret_cast<const char*>(&wide), tensor.fixed());  // little-endian, as tensors/batch_copy.h asserts
-  }
-
-  static void copy(char* to, const char* from, std::size_t bytes) {
-    if (bytes) std::memcpy(to, from, bytes);
-  }
-  static void clear(char* to, std::size_t bytes) {
-    if (bytes) std::memset(to, 0, bytes);
   }
 
   static void pad(const OpenTensor& tensor, char* to, const char* item, std::size_t own, std::size_t length,

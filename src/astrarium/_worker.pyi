@@ -21,9 +21,11 @@ class OpenShapes:
         fills: Sequence[tuple[str, bytes]],
         outputs: Sequence[tuple[str, str, Sequence[int]]],
         longest: int,
+        packed: tuple[int, int] | None = None,
     ) -> None:
-        """Take of each input who fills it (mask, lengths, or nothing where clients send it), and the bytes of
-        one element: of its padding, or of a mask's one. Graphs are of lengths up to the longest."""
+        """Take of each input who fills it (mask, lengths, offsets, or nothing where clients send it), and the
+        bytes of one element: of its padding, or of a mask's one. Graphs are of lengths up to the longest. Of
+        packed items, which are from one length to another, that is what all have together."""
 
 class GraphRunner:
     """A runner replays a model's CUDA graphs, some batches in flight at once: each has memory in a slot.
@@ -49,7 +51,8 @@ class GraphRunner:
         """Pad items to the length of a graph from now on: that changes no answers of this model."""
 
     def takes(self, size: int, length: int = 0) -> bool:
-        """Return whether there is a graph for a batch of this size, of items of this length."""
+        """Return whether there is a graph for a batch of this size, of items of this length: in total, where
+        they are packed."""
 
     def rehearse(self, memory: Buffer, order: bytes, times: int) -> list[bytes]:
         """Run the batch of an order so many times in a row, and return what a worker would say of it."""

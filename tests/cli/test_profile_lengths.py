@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
-from astrarium.cli.serving.profile.by_length import rising
+from astrarium.cli.serving.profile.by_length import by_length, rising
+from astrarium.cli.serving.profile.measuring import Wanted
 from astrarium.core.lengths import lengths_between
+from astrarium.serving.live import fills
+from astrarium.serving.live.backends.contract import Batch, Result
+from astrarium.serving.live.profiling import Care
+from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.scenario import load
 from tests.support.cli_fixtures import Told
 
@@ -100,6 +105,44 @@ def test_requests_of_ones_own_decide_the_lengths(home: Path, call: Call) -> None
     assert "padding" not in told, "without graphs nothing is rounded"
     shown = profile(call, "scenario.yaml", "--data", "requests.npz").out
     assert "60.0%" in shown
+
+
+class InGraphs:
+    """A model that has graphs for the lengths that it is profiled at; it sums up what the mask leaves."""
+
+    inputs = fills.marked(
+        (
+            TensorSpec("X", "FP32", (-1,), ranges=((1, 64),)),
+            TensorSpec("MASK", "FP32", (-1,), ranges=((1, 64),)),
+        ),
+        mask="MASK",
+    )
+    outputs: tuple[TensorSpec, ...] = (TensorSpec("Y", "FP32", ()),)
+    buckets = (9, 10, 40, 64)
+    graph_sizes = (1, 4)
+
+    def padding_is(self, safe: bool) -> None:
+        assert safe
+
+    def warm_up(self, sizes: Sequence[int]) -> None:
+        """Do nothing: no time is looked at here."""
+
+    def run(self, batch: Batch) -> Result:
+        return Result({"Y": (batch.inputs["X"] * batch.inputs["MASK"]).sum(axis=1)})
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def test_how_often_each_length_comes_is_kept_for_those_who_capture_graphs(home: Path) -> None:
+    with_requests([9] * 60 + [10] * 30 + [40] * 10)
+    wanted = Wanted("texts", 4, None, 0.95, 0.0, home / "requests.npz")
+    model = InGraphs()
+    measured = by_length(model, model.inputs, Care(0, 5), wanted).profile
+    assert measured["rounded"]
+    assert measured["shares"] == {9: 0.6, 10: 0.3, 40: 0.1, 64: 0.0}
+    made_up = by_length(model, model.inputs, Care(0, 5), wanted._replace(data=None)).profile
+    assert "shares" not in made_up
 
 
 def test_so_many_lengths_as_are_wanted_are_measured(home: Path, call: Call) -> None:

@@ -87,6 +87,15 @@ def test_an_error_names_what_is_wrong(lengths: dict[int, dict[int, int]], field:
     assert right in caught.value.expected
 
 
+@pytest.mark.parametrize("shares", [{16: 0.2, 64: 0.8}, {16: 0.0}, {32: -1.0}])
+def test_shares_are_weights_of_its_lengths(shares: dict[int, float]) -> None:
+    lengths = profile(ROWS).lengths
+    assert ByLength(lengths, shares={16: 0.25}).shares == {16: 0.25}
+    with pytest.raises(InputError, match="shares: expected weights of some of the lengths") as caught:
+        ByLength(lengths, shares=shares)
+    assert caught.value.field == "shares"
+
+
 def test_longer_requests_may_run_in_smaller_batches_only() -> None:
     known = profile({16: {1: 1.0, 8: 2.0}, 32: {1: 1.0, 2: 2.0}})
     assert len(known.times(24)) == 2

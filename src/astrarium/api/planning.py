@@ -42,7 +42,7 @@ class Goodput(Shown):
     @property
     def promised(self) -> float:
         """What a server can promise: the rate, or less where its path of calls was measured to carry less."""
-        return self.found.promised
+        return self.result.promised
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -133,11 +133,14 @@ def lengths_between(low: int, high: int) -> list[int]:
 
     They end with the longest, and begin where rounding up costs next to nothing: with a 32nd of it.
     """
-    first = max(low, high // _SHORT, 1)
-    powers = [1 << power for power in range((2 * high).bit_length())]
+    return steps_between(max(low, high // _SHORT, 1), high)
+
+
+def steps_between(first: int, last: int) -> list[int]:
+    """Return those of the numbers 1, 1.5, 2, 3, 4, 6, ... times a power of two, and the last one."""
+    powers = [1 << power for power in range((2 * last).bit_length())]
     steps = sorted({*powers, *(power * 3 // 2 for power in powers)})
-    between = [step for step in steps if first <= step < high]
-    return [*between, high]
+    return [*(step for step in steps if first <= step < last), last]
 
 
 _SHORT = 32

@@ -10,7 +10,16 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from astrarium.core.distributions import Distribution, Mixture, Positive, Share, add_up, mean_of_maximum
+from astrarium.core.distributions import (
+    Distribution,
+    Mixture,
+    Positive,
+    Share,
+    Weight,
+    add_up,
+    is_weighty,
+    mean_of_maximum,
+)
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import LONGEST, Duration, Time, check_order, write_duration
 from astrarium.core.size_grid import Size, SizeGrid, written
@@ -87,12 +96,15 @@ class ByLength(Profile, frozen=True):
     run at the measured lengths only, and shorter ones are padded to the next; else straight lines lie between
     measured lengths. `together` says which requests can share a run: any ("padded"), those that are rounded
     to the same length ("bucket"), or those of exactly one ("length"); a batch of others takes several runs.
+    The `shares` of requests that are rounded up to each length, where they were seen, change no time: workers
+    prepare first for those that come most often.
     """
 
     form = "lengths"
     lengths: dict[_Length, dict[_Size, Duration]]
     rounded: bool = False
     together: Literal["padded", "bucket", "length"] = "padded"
+    shares: dict[_Length, Weight] = {}
 
     def __post_init__(self) -> None:
         lengths = list(self.lengths)
@@ -107,6 +119,8 @@ class ByLength(Profile, frozen=True):
             raise InputError(
                 "together", self.together, "`rounded: true` beside it: buckets are what is rounded to"
             )
+        if self.shares and not (set(self.shares) <= set(lengths) and is_weighty(list(self.shares.values()))):
+            raise InputError("shares", self.shares, "weights of some of the lengths, at least one above 0")
         self._check_rising()
 
     def _check_rising(self) -> None:

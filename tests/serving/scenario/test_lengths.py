@@ -14,6 +14,7 @@ from astrarium.core.profiles import ByLength
 from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.serving.level import events, run
 from astrarium.serving.scenario import Scenario, build, parse
+from astrarium.serving.scenario.model_files import model_files
 from tests.serving.scenario.texts import TEXTS, texts
 
 TABLE = {"profile": {"table": ["1ms", "2ms"]}, "slo": "20ms"}
@@ -164,6 +165,18 @@ def test_buckets_hold_as_large_batches_as_keep_the_objective() -> None:
     assert known is not None
     assert [known.max_batch(bucket) for bucket in range(3)] == [16, 6, 1]
     assert build.setup(parse(data)).models[0].max_batch == 1
+
+
+def test_workers_are_told_how_often_each_bucket_comes() -> None:
+    (files,) = model_files(texts(), "gpu")
+    assert files.buckets == (16, 64, 256)
+    assert files.bucket_shares == pytest.approx((5 / 9, 3 / 9, 1 / 9), abs=0.05)
+    (files,) = model_files(texts(profile={"shares": {64: 0.9, 256: 0.1}}), "gpu")
+    assert files.bucket_shares == (0.0, 0.9, 0.1), "what was seen says more than what is simulated"
+    (files,) = model_files(parse({**yaml.safe_load(TEXTS), "workload": None}, serving=True), "gpu")
+    assert files.bucket_shares == ()
+    (files,) = model_files(texts(profile={"rounded": False}), "gpu")
+    assert (files.buckets, files.bucket_shares) == ((), ())
 
 
 # a trace

@@ -23,6 +23,15 @@ def buckets_of(files: ModelFiles, inputs: Sequence[TensorSpec]) -> Mapping[int, 
     return {bucket: largest[length] for bucket, length in _within(files.buckets, range_).items()}
 
 
+def shares_of(files: ModelFiles, inputs: Sequence[TensorSpec]) -> Mapping[int, float]:
+    """Return how often requests are rounded up to each of these buckets; nothing where nobody knows."""
+    if not files.bucket_shares:
+        return {}
+    shares = dict(zip(files.buckets, files.bucket_shares, strict=True))
+    (range_,) = _ranges(inputs)
+    return {bucket: shares[length] for bucket, length in _within(shares, range_).items()}
+
+
 def buckets_by_axis(files: ModelFiles, inputs: Sequence[TensorSpec]) -> tuple[tuple[int, ...], ...]:
     """Return the buckets along each axis of a model that has sizes."""
     axes = zip(SizeGrid(files.sizes).axes, _ranges(inputs), strict=True)

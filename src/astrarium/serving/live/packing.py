@@ -2,18 +2,58 @@
 
 That is how kernels for items of unequal length take them (`torch.nn.attention.varlen`, flash attention: their
 `cu_seqlens` are our offsets). Nothing is padded, so nothing is computed in vain.
+
+A CUDA graph has a fixed shape: so many items, which are so long in all. A batch in a graph has further items
+behind its own, which are nobody's. They are no shorter and no longer than the range of the input allows: a
+model that takes what clients send takes these. Empty ones would be simpler, but a model that looks for the
+first token of each item would look for one behind the last.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from astrarium.core.errors import InputError
+from astrarium.serving.live.ranges import Sizes
 from astrarium.serving.live.tensors import Array, TensorSpec
 
 _OFFSETS = ("INT32", "INT64")
+
+
+class PackedShape(NamedTuple):
+    """A packed shape is what a graph takes: its items are so many, and so long in *total*."""
+
+    total: int
+    items: int
+
+
+def rest_in(shapes: Sequence[PackedShape], lengths: Sequence[int], sizes: Sizes) -> list[int] | None:
+    """Return how long the items are that make a batch the first shape that it fits; None where it fits none.
+
+    The shapes rise, items have the *sizes* of a range.
+    """
+    count, total = len(lengths), sum(lengths)
+    for shape in shapes[bisect_left(shapes, PackedShape(total, count)) :]:
+        rest = rest_of(shape, count, total, sizes)
+        if rest is not None:
+            return rest
+    return None
+
+
+def rest_of(shape: PackedShape, count: int, total: int, sizes: Sizes) -> list[int] | None:
+    """Return how long the items are behind *count* of a *total* length; None where there can be none such."""
+    items, rest = shape.items - count, shape.total - total
+    low, high = sizes
+    return even_lengths(rest, items) if items >= 0 and items * low <= rest <= items * high else None
+
+
+def even_lengths(total: int, items: int) -> list[int]:
+    """Return lengths that are as equal as can be: attention takes the square of each."""
+    return [total // items + (place < total % items) for place in range(items)]
 
 
 def is_packed(specs: Iterable[TensorSpec]) -> bool:

@@ -153,8 +153,7 @@ def by_application(
 
 
 def _timed(model: LoadedModel, batch: Batch, care: Care) -> list[Time]:
-    length = fills.length_of(model.inputs, batch.inputs)
-    if graph_runner(model, batch.size, length) is not None:
+    if graph_runner(model, batch.size, batches.length_of(model.inputs, batch)) is not None:
         return _repeated(_natively(model, batch), care, _IN_A_ROW)
     if isinstance(model, Launching) and not any(spec.datatype == BYTES for spec in model.inputs):
         return _repeated(_back_to_back(model, batch), care, _IN_A_ROW)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     from astrarium.serving.live.backends.contract import ModelFiles
 from astrarium.serving.scenario.build import batch_times
 
-SAMPLES = 1024  # times alone that an emulated application draws from
+SAMPLES = (
+    1024  # times alone that an emulated application draws from, and lengths that show how often each comes
+)
 
 
 def files_of_model(scenario: Scenario, name: str, table: Sequence[Time], kind: str) -> ModelFiles:
@@ -43,6 +47,7 @@ def files_of_model(scenario: Scenario, name: str, table: Sequence[Time], kind: s
         max_batch=largest_batch(model, table),
         buckets=_buckets(model),
         bucket_sizes=_bucket_sizes(model),
+        bucket_shares=_bucket_shares(scenario, name),
         sizes=_sizes(model),
         lengths=model.lengths,
         mask=model.mask,
@@ -60,11 +65,15 @@ def largest_batch(model: Model, table: Sequence[Time]) -> int:
 
 
 def _buckets(model: Model) -> tuple[int, ...]:
-    """Return the lengths that batches are rounded up to, or have exactly; none where they have any."""
+    """Return the lengths that batches are rounded up to, or have exactly; none where they have any.
+
+    What is packed has any, but for each of these a largest batch.
+    """
     by_length = profile_by_length(model.profile)
     if by_length is None or isinstance(by_length, BySize):
         return ()
-    return tuple(by_length.lengths) if by_length.rounded or by_length.together == "length" else ()
+    stated = by_length.rounded or by_length.together == "length" or model.pack
+    return tuple(by_length.lengths) if stated else ()
 
 
 def _sizes(model: Model) -> tuple[Size, ...]:
@@ -76,6 +85,21 @@ def _sizes(model: Model) -> tuple[Size, ...]:
 def _bucket_sizes(model: Model) -> tuple[int, ...]:
     """Return the largest batch of each of these lengths that is ever sent."""
     return tuple(_largest_of(model, length) for length in _buckets(model))
+
+
+def _bucket_shares(scenario: Scenario, name: str) -> tuple[float, ...]:
+    """Return how often requests are rounded up to each of these, where profile or workload says so."""
+    buckets = _buckets(scenario.models[name])
+    by_length = profile_by_length(scenario.models[name].profile)
+    if by_length is None or not buckets:
+        return ()
+    if by_length.shares:
+        return tuple(by_length.shares.get(length, 0.0) for length in buckets)
+    if name not in (known := scenario.workload.lengths or {}):
+        return ()
+    drawn = known[name].sample(stream(scenario.seed, "lengths", name), SAMPLES, by_length.longest)
+    counts = Counter(buckets[bisect_left(buckets, length)] for length in drawn.tolist())
+    return tuple(counts[length] / SAMPLES for length in buckets)
 
 
 def _largest_of(model: Model, length: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,7 @@ def test_packed_items_are_answered_as_alone(home: Path) -> None:
         assert packed["EACH"][place].tolist() == alone["EACH"][0].tolist()
 
 
-def test_no_graph_is_of_packed_batches(home: Path) -> None:
-    inputs = packed_mean(home).inputs
-    shapes = shapes_of(ModelFiles("m", "torch", buckets=(8, 16), max_batch=4), inputs, with_graphs=True)
-    assert (shapes.axis, dict(shapes.largest)) == (None, {})
+def test_without_a_range_no_graph_is_of_packed_batches(home: Path) -> None:
+    inputs = tuple(replace(spec, ranges=()) for spec in packed_mean(home).inputs)
+    shapes = shapes_of(ModelFiles("m", "torch", buckets=(8, 16), max_batch=4), inputs, sizes=[1, 4])
+    assert (shapes.axis, dict(shapes.largest), shapes.packed) == (None, {}, ())

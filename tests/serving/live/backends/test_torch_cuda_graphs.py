@@ -285,7 +285,7 @@ def test_graphs_are_added_while_batches_run_in_the_others() -> None:
 def test_what_cannot_be_captured_later_runs_in_a_larger_graph() -> None:
     cuda, model = runner(fails_at=4)
     cuda.capture(of_sizes([1, 8]), "m")
-    with pytest.warns(UserWarning, match="batches of 4 run in a larger graph, capturing one failed: operat"):
+    with pytest.warns(UserWarning, match="batch of 4 runs in a larger graph, capturing one failed: operat"):
         assert not cuda.capture_more(GraphShape(4), "m")
     model.calls.clear()
     check(cuda, 4)
@@ -323,13 +323,13 @@ def test_open_dimensions_run_without_graphs() -> None:
     assert model.calls == [2, 3]
 
 
-def test_packed_batches_run_without_graphs_and_bring_all_elements_back() -> None:
+def test_packed_batches_without_a_range_run_without_graphs_and_bring_all_elements_back() -> None:
     fake = FakeCuda()
     inputs = TensorSpec("X", "FP32", (-1,)), TensorSpec("OFFSETS", "INT64", ())
     packed = marked(inputs, offsets="OFFSETS", pack=True)
     program = Program(lambda x, offsets: {"EACH": x * 2, "LONG": offsets.diff()}, packed)
     outputs = [TensorSpec("EACH", "FP32", (-1,)), TensorSpec("LONG", "INT64", ())]
-    shapes = graph_shapes.shapes_of(files(Path(), "net.py:Net", max_batch=8), packed, with_graphs=True)
+    shapes = graph_shapes.shapes_of(files(Path(), "net.py:Net", max_batch=8), packed, sizes=[1, 8])
     cuda = CudaRunner(fake, program, outputs, "cuda:0", shapes)
     assert not cuda.capture(shapes.planned([1, 8])[0], "m")
     for lengths in ([1, 4], [9, 3, 2], [1]):

@@ -95,7 +95,7 @@ def check(loaded: Any, size: int, length: int) -> None:
 
 
 def test_buckets_follow_from_a_range_as_profiles_are_measured(tmp_path: Path) -> None:
-    shapes = shapes_of(files(tmp_path, (TOKENS,)), (TOKENS,), True)
+    shapes = shapes_of(files(tmp_path, (TOKENS,)), (TOKENS,), [1, 8])
     assert list(shapes.largest) == lengths_between(1, 64)
     assert set(shapes.largest.values()) == {8}
 
@@ -107,9 +107,39 @@ def test_some_shapes_of_every_length_are_captured_first_and_large_ones_before_sm
     assert later == [GraphShape(4, 16)]
 
 
+SIZES = [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_common_lengths_are_captured_first_and_the_largest_of_all_lengths() -> None:
+    largest = {16: 64, 128: 64, 512: 64}
+    alike, _ = GraphShapes((TOKENS,), largest).planned(SIZES)
+    first, later = GraphShapes((TOKENS,), largest, shares={16: 0.99, 128: 0.01}).planned(SIZES)
+    assert len(first) == len(alike)
+    assert sorted([*first, *later]) == sorted(GraphShape(size, one) for size in SIZES for one in largest)
+    assert {shape.length for shape in first if shape.size == 64} == {*largest}
+    assert {shape.size for shape in first if shape.length == 16} == {*SIZES}
+    assert {shape.size for shape in first if shape.length == 512} == {64}, "it does not come"
+    assert first == sorted(first, key=lambda shape: shape.elements, reverse=True)
+    assert [shape.length for shape in later] == [128] * 3 + [512] * 6
+
+
+def test_where_all_lengths_come_as_often_sizes_are_captured_as_if_nobody_knew() -> None:
+    largest = {16: 64, 128: 64, 512: 64}
+    alike, rest = GraphShapes((TOKENS,), largest).planned(SIZES)
+    first, later = GraphShapes((TOKENS,), largest, shares=dict.fromkeys(largest, 0.3)).planned(SIZES)
+    assert sorted(first) == sorted(alike)
+    assert sorted(later) == sorted(rest)
+
+
+def test_the_shares_of_lengths_are_those_of_buckets_within_the_range(tmp_path: Path) -> None:
+    made = files(tmp_path, (TOKENS,), buckets=(8, 100, 200), bucket_shares=(0.5, 0.3, 0.2))
+    assert shapes_of(made, (TOKENS,), [1]).shares == {8: 0.5, 64: 0.3}
+    assert shapes_of(files(tmp_path, (TOKENS,), buckets=(8, 100)), (TOKENS,), [1]).shares == {}
+
+
 def test_the_largest_batch_of_a_length_may_be_given(tmp_path: Path) -> None:
     made = files(tmp_path, (TOKENS,), buckets=(8, 64), bucket_sizes=(6, 2))
-    shapes = shapes_of(made, (TOKENS,), True)
+    shapes = shapes_of(made, (TOKENS,), [1, 4, 8])
     assert shapes.largest == {8: 6, 64: 2}
     assert shapes.room(TOKENS) == 128
     first, later = shapes.planned([1, 4, 8])
@@ -130,13 +160,13 @@ def test_buckets_are_within_the_range(
 ) -> None:
     inputs = (TensorSpec("TOKENS", "FP32", (-1,), ranges=((10, 500),)),)
     made = files(tmp_path, inputs, buckets=buckets, bucket_sizes=sizes)
-    assert shapes_of(made, inputs, True).largest == largest
+    assert shapes_of(made, inputs, [1, 8]).largest == largest
 
 
 def test_buckets_of_another_range_altogether_are_those_without_a_profile(tmp_path: Path) -> None:
     inputs = (TensorSpec("TOKENS", "FP32", (-1,), ranges=((100, 500),)),)
     made = files(tmp_path, inputs, buckets=(16, 32), bucket_sizes=(4, 2))
-    assert list(shapes_of(made, inputs, True).largest) == lengths_between(100, 500)
+    assert list(shapes_of(made, inputs, [1, 8]).largest) == lengths_between(100, 500)
 
 
 @pytest.mark.parametrize(
@@ -161,15 +191,15 @@ def test_behind_a_batch_is_a_number_that_the_input_takes(
 
 
 @pytest.mark.parametrize(
-    ("inputs", "graphs"),
+    ("inputs", "sizes"),
     [
-        ((TensorSpec("TOKENS", "FP32", (-1,)),), True),  # no range
-        ((TensorSpec("IMAGE", "FP32", (-1, -1), ranges=((1, 64), (1, 64))),), True),  # two axes
-        ((TOKENS,), False),
+        ((TensorSpec("TOKENS", "FP32", (-1,)),), [8]),  # no range
+        ((TensorSpec("IMAGE", "FP32", (-1, -1), ranges=((1, 64), (1, 64))),), [8]),  # two axes
+        ((TOKENS,), []),
     ],
 )
-def test_without_one_known_axis_there_are_no_graphs(tmp_path: Path, inputs: Any, graphs: bool) -> None:
-    assert shapes_of(files(tmp_path, inputs), inputs, graphs).largest == {}
+def test_without_one_known_axis_there_are_no_graphs(tmp_path: Path, inputs: Any, sizes: list[int]) -> None:
+    assert shapes_of(files(tmp_path, inputs), inputs, sizes).largest == {}
 
 
 def test_batches_of_a_captured_length_run_in_its_graphs(

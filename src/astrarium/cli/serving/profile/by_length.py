@@ -19,7 +19,13 @@ from astrarium.core.size_grid import Size
 from astrarium.run.waiting import waiting
 from astrarium.serving.live import fills, profiling
 from astrarium.serving.live.backends import examples
-from astrarium.serving.live.backends.contract import Bucketed, LoadedModel, complete, graph_sizes
+from astrarium.serving.live.backends.contract import (
+    Bucketed,
+    LoadedModel,
+    PackedInGraphs,
+    complete,
+    graph_sizes,
+)
 from astrarium.serving.live.packing import is_packed
 from astrarium.serving.live.profiling import Care, Measure, MeasuredTimes
 from astrarium.serving.live.tensors import TensorSpec
@@ -59,12 +65,14 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
     grid = grid_of(specs, wanted)
     with waiting(f"warming up {wanted.name}"):
         verdict = padding_trial.tried(model, together(specs), wanted.largest, careful=True)
+        in_graphs = padding_trial.tried_in_graphs(model, together(specs), verdict, wanted.largest)
         if isinstance(model, Bucketed):
-            model.padding_is(verdict.padding == "safe")
+            model.padding_is(in_graphs.padding == "safe")
         model.warm_up([1])
         complete(model)
-    in_graphs = isinstance(model, Bucketed) and model.buckets
-    graphs = list(graph_sizes(model)) if in_graphs else []
+    rounded = isinstance(model, Bucketed) and bool(model.buckets)
+    has_graphs = rounded or (isinstance(model, PackedInGraphs) and bool(model.packed_shapes))
+    graphs = list(graph_sizes(model)) if has_graphs else []
     sizes = [size for size in graphs if size <= wanted.largest] or examples.sizes(wanted.largest)
     padded = verdict.padding == "safe"
     if is_packed(specs) and not padded:
@@ -80,13 +88,15 @@ def by_length(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wante
     tables = rising(tables)
     if graphs:
         tables = {length: _stepped(table) for length, table in tables.items()}
-    section = _section(tables, bool(graphs), padded)
+    section = _section(tables, rounded, padded)
     if requests is None:
         return Outcome(section, _shown(tables, {}, MADE_UP if is_made_up(specs) else None))
     share = grid.share(requests)
+    if rounded and padded:
+        section["shares"] = {named(size): part for size, part in share.of.items()}
     found: dict[str, Any] = {"requests": {named(size): part for size, part in share.of.items()}}
     caption = None
-    if padded and (graphs or len(grid.axes) > 1):
+    if padded and (rounded or len(grid.axes) > 1):
         found["padding"] = share.padding
         caption = f"rounded up to these, {share.padding:.1%} of what is computed is padding"
     return Outcome(section, _shown(tables, share.of, caption), found)
@@ -124,7 +134,7 @@ def _stepped(table: Mapping[int, Time]) -> dict[int, Time]:
     return dict(sorted(steps.items()))
 
 
-def _section(tables: Tables, graphs: bool, padded: bool) -> dict[str, Any]:
+def _section(tables: Tables, rounded: bool, padded: bool) -> dict[str, Any]:
     written = {
         named(length): {size: write_duration(time) for size, time in table.items()}
         for length, table in tables.items()
@@ -132,7 +142,7 @@ def _section(tables: Tables, graphs: bool, padded: bool) -> dict[str, Any]:
     section: dict[str, Any] = {"lengths": written}
     if not padded:
         section["together"] = "length"
-    elif graphs:
+    elif rounded:
         section["rounded"] = True
     return section
 

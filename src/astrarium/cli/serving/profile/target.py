@@ -104,7 +104,8 @@ def _of_scenario(path: Path, wanted: str | None) -> Target:
         expected = f"a model with a backend of its own; {name} is emulated and takes what its profile says"
         raise InputError("--model", name, expected, str(path))
     described = {files.name: files for files in model_files(scenario, scenario.cluster.kinds[0])}
-    files = replace(described[name], buckets=(), bucket_sizes=())  # a profile is measured anew
+    # A profile is measured anew.
+    files = replace(described[name], buckets=(), bucket_sizes=(), bucket_shares=())
     return Target(name, files, model.max_batch, model.slo, path)
 
 

@@ -16,7 +16,7 @@ from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, Tensor
 def result(answer: Any, specs: Sequence[TensorSpec], batch: Batch) -> Result:
     """Return the answer to a batch, checked, and cut back where it follows inputs that were padded."""
     if batch.lengths:
-        return Result(_unpacked(answer, specs, batch.lengths))
+        return Result(_unpacked(answer, specs, batch))
     outputs = checked_outputs(answer, specs, batch.size)
     if not batch.own_shapes:
         return Result(outputs)
@@ -53,18 +53,20 @@ def checked_outputs(answer: Any, specs: Sequence[TensorSpec], size: int) -> dict
     return {spec.name: _checked(outputs[spec.name], spec, [size, *spec.shape]) for spec in specs}
 
 
-def _unpacked(
-    answer: Any, specs: Sequence[TensorSpec], lengths: Sequence[int]
-) -> dict[str, Array | Sequence[Array]]:
-    """Return the outputs of a packed batch, checked: open ones come packed too, and are split into items."""
+def _unpacked(answer: Any, specs: Sequence[TensorSpec], batch: Batch) -> dict[str, Array | Sequence[Array]]:
+    """Return the outputs of a packed batch, checked: open ones come packed too, and are split into items.
+
+    What is answered to the items behind the batch, which are nobody's, is left out.
+    """
     outputs = _promised(answer, specs)
+    lengths = [*batch.lengths, *batch.rest]
     items: dict[str, Array | Sequence[Array]] = {}
     for spec in specs:
         if spec.open_dimensions:
             packed = _checked(outputs[spec.name], spec, [sum(lengths), *spec.shape[1:]])
-            items[spec.name] = packing.split(packed, lengths)
+            items[spec.name] = packing.split(packed, lengths)[: batch.size]
         else:
-            items[spec.name] = _checked(outputs[spec.name], spec, [len(lengths), *spec.shape])
+            items[spec.name] = _checked(outputs[spec.name], spec, [len(lengths), *spec.shape])[: batch.size]
     return items
 
 

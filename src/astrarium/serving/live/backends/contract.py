@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.serving.live.backends.precise_wait import Wait
+from astrarium.serving.live.packing import PackedShape
 from astrarium.serving.live.tensors import Array, TensorSpec
 
 
@@ -73,6 +74,7 @@ class ModelFiles:
     mask: str = ""  # and of one that is 1 where an item has elements, and 0 where it was padded
     buckets: tuple[int, ...] = ()  # lengths that batches are padded to, rising; empty: the longest item's
     bucket_sizes: tuple[int, ...] = ()  # the largest batch of each; empty: max_batch
+    bucket_shares: tuple[float, ...] = ()  # how often requests are rounded up to each; empty: nobody knows
     sizes: tuple[tuple[int, ...], ...] = ()  # with several open dimensions, in the place of buckets
     offsets: str = ""  # the name of an input that the server fills with where packed items begin
     pack: bool = False  # whether open inputs are packed: the items of a batch one after another
@@ -85,7 +87,9 @@ class Batch:
     Inputs must not be written: some are a client's own, in shared memory, and cannot be. Items that were
     padded have what shapes they were in `own_shapes`, by input. A batch of unequal items is given to a model
     only where padding does not change its answers (`worker/padding.py`). Where open inputs are packed, one
-    item after another along their first dimension, `lengths` are those of the items.
+    item after another along their first dimension, `lengths` are those of the items, and `rest` those of
+    further ones behind them, which are nobody's and give the batch the shape of a graph: `size` leaves
+    them out.
     """
 
     size: int
@@ -93,6 +97,7 @@ class Batch:
     applications: Sequence[int] = ()
     own_shapes: Mapping[str, Sequence[tuple[int, ...]]] = field(default_factory=dict)
     lengths: Sequence[int] = ()
+    rest: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -229,6 +234,18 @@ class Bucketed(Protocol):
 
 
 @runtime_checkable
+class PackedInGraphs(Bucketed, Protocol):
+    """A model that is packed in graphs takes batches of some shapes there; others run without.
+
+    For such a model, padding means the items that are behind a batch in a graph.
+    """
+
+    @property
+    def packed_shapes(self) -> Sequence[PackedShape]:
+        """Return the shapes, rising: before warming up those to come, then those of the graphs there are."""
+
+
+@runtime_checkable
 class Partial(Protocol):
     """A partial model serves before all of its warming up is done.
 
@@ -257,7 +274,10 @@ class GraphRunner(Protocol):
         """Pad items to the length of a graph from now on."""
 
     def takes(self, size: int, length: int = 0) -> bool:
-        """Return whether there is a graph for a batch of this size, of items of this length."""
+        """Return whether there is a graph for a batch of this size, of items of this length.
+
+        Where they are packed, it is that of all together.
+        """
 
     def rehearse(self, memory: memoryview, order: bytes, times: int) -> list[bytes]:
         """Return what a worker says about an order that is carried out so many times in a row."""
@@ -294,7 +314,10 @@ class CountsBesideGraphs(Protocol):
 
 
 def graph_runner(model: object, size: int, length: int = 0) -> GraphRunner | None:
-    """Return what runs a model's batches of a size and length without Python, if anything does."""
+    """Return what runs a model's batches of a size and length without Python, if anything does.
+
+    The length is that of all items together where these are packed.
+    """
     runner = model.graphs if isinstance(model, GraphModel) else None
     return runner if runner is not None and runner.takes(size, length) else None
 

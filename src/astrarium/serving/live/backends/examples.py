@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from astrarium.serving.live import fills, limits
+from astrarium.serving.live import fills, limits, packing
 from astrarium.serving.live.backends import batches
 from astrarium.serving.live.backends.contract import Batch, Exemplary, LoadedModel
 from astrarium.serving.live.ranges import is_real
@@ -37,6 +37,33 @@ def inputs_of(model: LoadedModel) -> tuple[TensorSpec, ...]:
 def batch(specs: Sequence[TensorSpec], size: int, generator: np.random.Generator) -> Batch:
     """Return a made-up batch; what the server fills is as it would be."""
     return batches.alike(specs, {spec.name: tensor(spec, size, generator) for spec in fills.sent(specs)})
+
+
+def packed(specs: Sequence[TensorSpec], size: int, total: int, generator: np.random.Generator) -> Batch:
+    """Return a made-up packed batch of so many items that are so long in *total*, as unequal as may be."""
+    sizes = next(spec.sizes_of(0) for spec in specs if spec.packed) or (1, _LONGEST)
+    lengths = _unequal(packing.even_lengths(max(total, size * sizes[0]), size), sizes)
+    items = {spec.name: _packed_items(spec, lengths, generator) for spec in fills.sent(specs)}
+    return batches.packed(specs, items)
+
+
+def _packed_items(spec: TensorSpec, lengths: Sequence[int], generator: np.random.Generator) -> list[Array]:
+    """Return made-up items: what is drawn for the longest goes on again and again."""
+    if not spec.packed:
+        return list(np.resize(tensor(spec, 1, generator), (len(lengths), *spec.shape)))
+    fixed = spec.shape[1:]
+    drawn = tensor(replace(spec, shape=(max(lengths), *fixed)), 1, generator)
+    return packing.split(np.resize(drawn, (sum(lengths), *fixed)), lengths)
+
+
+def _unequal(lengths: Sequence[int], sizes: tuple[int, int]) -> list[int]:
+    """Return lengths of the same sum, of which every other one has what it can have of the one before."""
+    unequal = list(lengths)
+    for place in range(1, len(unequal), 2):
+        more = min(unequal[place - 1] - sizes[0], sizes[1] - unequal[place])
+        unequal[place - 1] -= more
+        unequal[place] += more
+    return unequal
 
 
 Choose = Callable[[int, int], int]  # a length, from the lowest and the highest that there may be

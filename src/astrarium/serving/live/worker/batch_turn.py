@@ -35,7 +35,7 @@ class ServedModel:
         counts = model if isinstance(model, contract.CountsBesideGraphs) else None
         return cls(
             model,
-            padding or together(model.inputs),
+            padding or together(model.inputs, model),
             model.launch if isinstance(model, contract.Launching) else None,
             model.in_flight if isinstance(model, contract.Pipelined) else 0,
             model.staging if isinstance(model, contract.Staging) else None,

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from astrarium.core.quantities import Time
-from astrarium.serving.live import fills
-from astrarium.serving.live.backends import contract, examples
+from astrarium.serving.live.backends import batches, contract, examples
 from astrarium.serving.live.backends.contract import Batch, LoadedModel
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker.batch_turn import Clock
@@ -36,7 +35,7 @@ def measured_lead(model: LoadedModel, largest: int, clock: Clock) -> tuple[Time,
 def _shortest_lead(model: Any, size: int, clock: Clock) -> Time:
     specs = _of_middle_length(model)
     batch = examples.batch(specs, size, np.random.default_rng(0))
-    if contract.graph_runner(model, size, fills.length_of(model.inputs, batch.inputs)) is not None:
+    if contract.graph_runner(model, size, batches.length_of(model.inputs, batch)) is not None:
         order = RepeatedOrder(model, batch)
         return max(0, min(_native_lead(order) for _ in range(_TRIES)))
     return max(0, min(_python_lead(model, batch, clock) for _ in range(_TRIES)))

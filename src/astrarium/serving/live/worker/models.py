@@ -143,7 +143,7 @@ class WorkerModels:
         if self._native is None:
             return
         timed = model.timed if isinstance(model, contract.TimedModel) else None
-        graphs = model.graphs if isinstance(model, contract.GraphModel) and not padding.is_packed else None
+        graphs = model.graphs if isinstance(model, contract.GraphModel) else None
         if timed is not None:
             tensors = _plain(fills.sent(model.inputs)), _plain(model.outputs)
             self._native.know(number, list(timed.table), *tensors, list(timed.sources))
@@ -163,16 +163,18 @@ class WorkerModels:
             inputs = _inputs(model, files)
             padding = replace(together(inputs), buckets=_buckets(model, files, inputs))
             verdict = padding_trial.tried(model, padding, files.max_batch, self._place.device != "cpu")
+            in_graphs = padding_trial.tried_in_graphs(model, padding, verdict, files.max_batch)
             if isinstance(model, contract.Bucketed):
-                model.padding_is(verdict.padding == "safe")
+                model.padding_is(in_graphs.padding == "safe")
         with phases.phase("warm-up"):
             model.warm_up(order.sizes)
         with phases.phase("lead"):
             lead = measured_lead(model, files.max_batch, self._clock)
         if isinstance(model, contract.Interruptible):
             model.wait_until = self._host.wait_until
-        padding = replace(padding, allowed=verdict.padding == "safe", buckets=_buckets(model, files, inputs))
-        return _ReadyModel(model, padding, verdict, lead, phases)
+        buckets = _buckets(model, files, inputs)
+        padding = replace(together(inputs, model), allowed=verdict.padding == "safe", buckets=buckets)
+        return _ReadyModel(model, padding, verdict, in_graphs, lead, phases)
 
     def _retire(self, model: ServedModel | None) -> None:
         if model is not None:
@@ -185,6 +187,7 @@ class _ReadyModel(NamedTuple):
     model: LoadedModel
     padding: Padding
     verdict: padding_trial.Verdict
+    in_graphs: padding_trial.Verdict
     lead: tuple[Time, Time]
     phases: Phases
 
@@ -207,13 +210,15 @@ def _loaded(number: int, ready: _ReadyModel) -> messages.ModelLoaded:
     model, phases, verdict = ready.model, ready.phases, ready.verdict
     report = model if isinstance(model, contract.Reporting) else None
     own = report.phases if report else {}
+    in_company = padding_trial.warnings(verdict, ready.padding)
+    in_graphs = padding_trial.graph_warnings(verdict, ready.in_graphs)
     return messages.ModelLoaded(
         number,
         ready.padding.sent,
         tuple(model.outputs),
         ready.lead,
         notes=tuple(report.notes) if report else (),
-        warnings=(*(report.warnings if report else ()), *padding_trial.warnings(verdict, ready.padding)),
+        warnings=(*(report.warnings if report else ()), *in_company, *in_graphs),
         weights=report.weights if report else 0,
         partial=isinstance(model, contract.Partial) and model.partial,
         phases={**own, "lead": phases["lead"], "padding": phases["padding"]} if own else dict(phases),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -51,6 +51,11 @@ class Padding:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sent", fills.sent(self.inputs))
         object.__setattr__(self, "_fills", len(self.sent) < len(self.inputs))
+
+    @property
+    def unpadded(self) -> Padding:
+        """Return how items run among others of their length, with nothing beside them."""
+        return replace(self, allowed=False)
 
     @cached_property
     def axes(self) -> list[list[fills.Axis]]:

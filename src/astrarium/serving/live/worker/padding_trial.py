@@ -36,6 +36,7 @@ from astrarium.serving.live.worker.deviations import (
     share_unbounded,
 )
 from astrarium.serving.live.worker.inputs import UnequalItems
+from astrarium.serving.live.worker.packing import together
 from astrarium.serving.live.worker.padding import Padding
 from astrarium.serving.live.worker.trial_items import Item, Numbers
 
@@ -73,6 +74,15 @@ def advice(verdict: Verdict, padding: Padding) -> str:
     return f"an input that the server fills ({' or '.join(missing)}) can tell it what padding is"
 
 
+def graph_warnings(verdict: Verdict, in_graphs: Verdict) -> list[str]:
+    """Return what to tell people whose packed model cannot run in graphs."""
+    if in_graphs == verdict:
+        return []
+    return [
+        f"runs without CUDA graphs, in which items that are nobody's are behind a batch: {in_graphs.reason}"
+    ]
+
+
 class _Changes(Exception):
     """Answers change by padding, or may: the text says how that shows."""
 
@@ -96,6 +106,16 @@ def tried(model: LoadedModel, padding: Padding, largest: int, careful: bool) -> 
     except _Changes as change:
         return Verdict("changes", str(change))
     return Verdict("safe")
+
+
+def tried_in_graphs(model: LoadedModel, padding: Padding, verdict: Verdict, largest: int) -> Verdict:
+    """Return what a trial of a model says whose batches in graphs have items behind them that are nobody's.
+
+    For other models it is their *verdict*, and so it is where they run their items one by one.
+    """
+    if verdict.padding != "safe" or not isinstance(model, contract.PackedInGraphs) or not model.packed_shapes:
+        return verdict
+    return tried(model, together(padding.inputs, model), largest, careful=True)
 
 
 @dataclass
@@ -251,7 +271,7 @@ class _Trial:
 
     def _among_equal(self, items: Sequence[Item]) -> Answer:
         try:
-            return self._answers(items, replace(self.padding, allowed=self.padding.is_packed))[0]
+            return self._answers(items, self.padding.unpadded)[0]
         except Exception as error:
             raise _Changes(f"it failed on a batch of equal lengths: {_said(error)}") from error
 

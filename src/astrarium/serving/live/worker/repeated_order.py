@@ -39,7 +39,7 @@ class RepeatedOrder:
 
     def __init__(self, model: Any, batch: Batch) -> None:
         self._model = model
-        self._served = ServedModel.of(model, replace(together(model.inputs), allowed=True))
+        self._served = ServedModel.of(model, replace(together(model.inputs, model), allowed=True))
         inputs = self._served.padding.sent
         arrays = [np.ascontiguousarray(_stacked(spec, batch)) for spec in inputs]
         item = sum(aligned(array.nbytes // batch.size) for array in arrays)

@@ -20,7 +20,7 @@ the arrays of a result are valid until the next but one is launched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -53,11 +53,14 @@ from astrarium.serving.live.backends.torch.cuda_runner import CudaBatch, CudaRun
 from astrarium.serving.live.backends.torch.graph_shapes import GraphShape, shapes_of
 from astrarium.serving.live.backends.torch.graphs import IN_FLIGHT
 from astrarium.serving.live.backends.torch.tensors import tensor_of
-from astrarium.serving.live.packing import is_packed
+from astrarium.serving.live.packing import PackedShape, is_packed
 from astrarium.serving.live.phases import Phases
-from astrarium.serving.live.tensors import Array, TensorSpec
+from astrarium.serving.live.tensors import Array
 
 OPTIONS = ("model", "arguments", "dtype", "graphs", "compile", "threads")
+_WITHOUT_RANGE = (
+    "packed batches run kernel by kernel, without CUDA graphs: their input has no range, or hardly any"
+)
 _UNKNOWN = "a list such as [{name: IMAGE, datatype: FP32, shape: [3, 224, 224]}]: only a .pt2 file can tell"
 
 
@@ -90,15 +93,18 @@ class TorchModel:
         self._largest = files.max_batch
         self._buckets_given = bool(files.buckets)
         self.graph_sizes = graph_sizes(files) if place.device != "cpu" else []
+        self.packed_shapes: Sequence[PackedShape] = ()  # replaced, never changed: it grows in another thread
         self._later: list[GraphShape] = []  # graphs that are not captured yet
         self.wait_until: Wait = wait_until
         self.graphs: GraphRunner | None = None
         self.buckets: tuple[int, ...] = ()
         if isinstance(self._runner, CudaRunner):
             self.buckets = self._runner.shapes.buckets
+            self.packed_shapes = _rising(self._runner.shapes.packed)
             self.launch = self._launching(self._runner)
             self.in_flight = IN_FLIGHT
-            self.notes = (*self.notes, *_notes_on_packing(self.inputs, self.graph_sizes))
+            if is_packed(self.inputs) and self.graph_sizes and not self.packed_shapes:
+                self.notes = (*self.notes, _WITHOUT_RANGE)
 
     def _program(self, torch: Any, files: ModelFiles, device: str) -> programs.Program:
         with self.phases.phase("context"):
@@ -114,6 +120,8 @@ class TorchModel:
     def padding_is(self, safe: bool) -> None:
         if not safe and not self._buckets_given:
             self.buckets = ()  # hardly any batch would be of exactly these lengths
+        if not safe:
+            self.packed_shapes = ()
 
     def warm_up(self, sizes: Sequence[int]) -> None:
         with self.phases.phase("graphs"):
@@ -131,20 +139,26 @@ class TorchModel:
         shapes = self._runner.shapes
         if shapes.axis is not None and not self.buckets:
             shapes = replace(shapes, largest={})
+        if not self.packed_shapes:
+            shapes = replace(shapes, packed=())
         first, later = shapes.planned([size for size in self.graph_sizes if size <= self._largest])
         if self._runner.capture(first, self._name) and self._runner.check(
             self._made_up, self.outputs, self._name
         ):
             self._later = later
-            self.notes = (*self.notes, *_notes_on_graphs(self.buckets))
+            self.packed_shapes = _rising(shape for shape in first if shape.packed)
+            self.notes = (*self.notes, *_notes_on_graphs(self.buckets, self.packed_shapes))
             return True
-        self.buckets = ()
+        self.buckets = self.packed_shapes = ()
         return False
 
     def _made_up(self, shape: GraphShape) -> list[Array]:
-        """Return a made-up batch for a graph: two items in turn."""
+        """Return a made-up batch for a graph: two items in turn, or where they are packed, unequal ones."""
+        chance = np.random.default_rng(0)
+        if is_packed(self.inputs):
+            return self._arrays(examples.packed(self.example_inputs, shape.size, shape.length, chance))
         specs = examples.with_lengths(self.example_inputs, examples.nearest(shape.length))
-        few = examples.batch(specs, min(2, shape.size), np.random.default_rng(0))
+        few = examples.batch(specs, min(2, shape.size), chance)
         return [np.resize(array, (shape.size, *array.shape[1:])) for array in self._arrays(few)]
 
     @property
@@ -158,7 +172,10 @@ class TorchModel:
 
     def rest(self) -> Iterator[int]:
         while self._later and self._runner.capture_more(self._later[0], self._name):
-            yield self._later.pop(0).size
+            captured = self._later.pop(0)
+            if captured.packed:
+                self.packed_shapes = sorted([*self.packed_shapes, *_rising([captured])])
+            yield captured.size
         self._later = []
 
     def run(self, batch: Batch) -> contract.Result:
@@ -257,20 +274,24 @@ def _runner(torch: Any, program: programs.Program, files: ModelFiles, place: Pla
         names = [spec.name for spec in files.outputs]
         threads = options.count(files.options, "threads", 1)
         return CpuRunner(torch, program.call, names, threads)
-    shapes = shapes_of(files, program.inputs, bool(graph_sizes(files)))
+    sizes = [size for size in graph_sizes(files) if size <= files.max_batch]
+    shapes = shapes_of(files, program.inputs, sizes)
     return CudaRunner(torch, program, files.outputs, place.device, shapes)
 
 
-def _notes_on_graphs(buckets: Sequence[int]) -> list[str]:
+def _rising(shapes: Iterable[GraphShape]) -> list[PackedShape]:
+    return sorted(PackedShape(shape.length, shape.size) for shape in shapes)
+
+
+def _notes_on_graphs(buckets: Sequence[int], packed: Sequence[PackedShape]) -> list[str]:
     """Return what people are told of graphs by length."""
+    if packed:
+        largest = packed[-1].total
+        return [f"has CUDA graphs for packed batches of up to {largest} in all; others run kernel by kernel"]
     if not buckets:
         return []
     lengths = ", ".join(map(str, buckets))
     return [f"has CUDA graphs for the lengths {lengths}; batches of others run kernel by kernel"]
-
-
-def _notes_on_packing(inputs: Sequence[TensorSpec], sizes: Sequence[int]) -> list[str]:
-    return ["packed batches run kernel by kernel, without CUDA graphs"] if sizes and is_packed(inputs) else []
 
 
 def _on_device(torch: Any, device: str, array: Array) -> Any:

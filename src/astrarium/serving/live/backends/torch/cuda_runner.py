@@ -6,7 +6,8 @@ and runs in the smallest graph that has room for it, the rest of which is zeros.
 
 Where items have a length, there are graphs for some lengths: a batch of one of these runs in a graph, those
 of all others kernel by kernel. Static inputs are as large as the largest graph needs; each graph reads them
-from their start, as tensors of its own shape.
+from their start, as tensors of its own shape. A packed batch comes in the shape of a graph, if it fits any:
+the worker has put items behind it that are nobody's.
 
 A GPU has a stream for copies to it, one for computing and one for copies from it. A batch that is launched
 goes through all three by itself: while one is computed, the next is copied to the GPU, and the one before
@@ -50,7 +51,7 @@ _BEFORE_CAPTURE = 3  # runs in which libraries choose their kernels and allocate
 class InputBuffers(NamedTuple):
     """An input's buffers for the largest batch: in pinned memory (as tensor and array), and on the GPU.
 
-    They are *flat* where items have a length.
+    They are *flat* where items have a length, also those of a model that takes them packed.
     """
 
     pinned: Any
@@ -105,7 +106,7 @@ class CudaRunner:
         self._device = torch.device(device)
         self.shapes = shapes
         self.beside_graphs = 0  # batches that no graph could run
-        self._largest = max(shapes.largest.values(), default=0)
+        self._largest = shapes.rows
         self._specs = program.inputs
         self._streams = streams_of(torch, self._device)
         self._slots = [Slot([self._buffers(spec) for spec in self._specs]) for _ in range(IN_FLIGHT)]
@@ -127,7 +128,7 @@ class CudaRunner:
 
     def launch(self, arrays: Sequence[Array], size: int) -> CudaBatch:
         slot = self._slots[self._next]
-        batch = CudaBatch(self._torch, GraphShape(size, self.shapes.length(arrays)))
+        batch = CudaBatch(self._torch, self.shapes.of_batch(arrays, size))
         slot.free()
         try:
             with self._torch.inference_mode():
@@ -179,7 +180,7 @@ class CudaRunner:
         torch = self._torch
         with torch.cuda.stream(self._stream):
             self._static = [self._flat(torch.zeros, spec, self.shapes.room(spec)) for spec in self._specs]
-        for shape in largest_first([shape for shape in wanted if self._has_room(shape)]):
+        for shape in largest_first([shape for shape in wanted if self.shapes.may_have(shape)]):
             try:
                 inputs = self._views(shape)
                 self._fill(inputs, shape, self._stream)
@@ -199,7 +200,7 @@ class CudaRunner:
         torch = self._torch
 
         def eager(shape: GraphShape) -> Mapping[str, Array]:
-            return self._eager(made_up(shape))
+            return self._eager(shape, made_up(shape))
 
         def replayed(shape: GraphShape) -> Mapping[str, Array]:
             return self._in_graph(shape, made_up(shape))
@@ -233,8 +234,7 @@ class CudaRunner:
             try:
                 captured = self._captured_aside(shape)
             except Exception as error:
-                size = shape.size
-                reason = f"{model}: batches of {size} run in a larger graph, capturing one failed: {error}"
+                reason = f"{model}: {_described(shape)} runs in a larger graph, capturing one failed: {error}"
                 warnings.warn(reason, stacklevel=2)
                 return False
             self._graphs = {**self._graphs, shape: captured}
@@ -261,16 +261,18 @@ class CudaRunner:
         self._takes[shape] = min(took, known + known // 8)
 
     def _graph_shape(self, shape: GraphShape) -> GraphShape:
-        """Return the shape of the graph that a batch runs in; without one that large, its own."""
-        return _smallest_graph(self._graphs, shape)
+        """Return the shape of the graph that a batch runs in; without one, its own.
 
-    def _has_room(self, shape: GraphShape) -> bool:
-        return shape.size <= self.shapes.largest.get(shape.length, 0)
+        Packed batches without a graph are one for each size: there are very many shapes.
+        """
+        own = GraphShape(shape.size) if shape.packed else shape
+        return _smallest_graph(self._graphs, shape) or own
 
     def _buffers(self, spec: TensorSpec) -> InputBuffers | None:
         """Return an input's buffers for the largest batch; None where nobody knows how large it may be."""
         room = self.shapes.room(spec)
-        if not self._largest or ((flat := spec.item_bytes is None) and not room):
+        flat = spec.item_bytes is None or bool(self.shapes.packed)
+        if not self._largest or (flat and not room):
             return None
         pinned = self._torch.zeros((room,), dtype=kind(self._torch, spec), pin_memory=True)
         staged = self._flat(self._torch.empty, spec, room)
@@ -283,14 +285,18 @@ class CudaRunner:
 
     def _views(self, shape: GraphShape) -> list[Any]:
         """Return the inputs of a graph: the first part of what all graphs read."""
-        wholes = [(shape.size, *self.shapes.item(spec, shape.length)) for spec in self._specs]
+        wholes = [self.shapes.whole(spec, shape) for spec in self._specs]
         return [static[: prod(whole)].view(whole) for static, whole in zip(self._static, wholes, strict=True)]
 
     def _fill(self, inputs: Sequence[Any], shape: GraphShape, stream: Any) -> None:
         """Fill inputs with what a batch has behind its items: nothing that breaks a model."""
         with self._torch.cuda.stream(stream):
             for tensor, spec in zip(inputs, self._specs, strict=True):
-                _fill(tensor, self.shapes.rest(spec, shape.length))
+                value = self.shapes.empty(spec, shape)
+                if isinstance(value, float | int):
+                    _fill(tensor, value)
+                else:
+                    tensor.copy_(tensor_of(self._torch, value))
 
     def _warm(self, inputs: Sequence[Any], stream: Any) -> None:
         """Run the model a few times, and wait for it."""
@@ -333,11 +339,11 @@ class CudaRunner:
         event.record(self._streams.compute)
         return event
 
-    def _eager(self, arrays: Sequence[Array]) -> dict[str, Array]:
-        """Return the answers to the first and the last item of a batch, computed without a graph."""
+    def _eager(self, shape: GraphShape, arrays: Sequence[Array]) -> dict[str, Array]:
+        """Return the answers to some items of a batch, computed without a graph."""
         with self._torch.inference_mode(), self._torch.cuda.stream(self._stream):
             tensors = [tensor_of(self._torch, array).to(self._device) for array in arrays]
-            return self._ends(self._answer(tensors))
+            return self._some(shape, self._answer(tensors))
 
     def _in_graph(self, shape: GraphShape, arrays: Sequence[Array]) -> dict[str, Array]:
         """Return the same answers from a graph in which nothing else runs."""
@@ -346,11 +352,12 @@ class CudaRunner:
             for static, array in zip(captured.inputs, arrays, strict=True):
                 static.copy_(tensor_of(self._torch, array))
             captured.graph.replay()
-            return self._ends(captured.outputs)
+            return self._some(shape, captured.outputs)
 
-    def _ends(self, outputs: Mapping[str, Any]) -> dict[str, Array]:
-        ends = {name: tensor[:: max(1, len(tensor) - 1)].cpu() for name, tensor in outputs.items()}
-        return {name: array_of(self._torch, tensor).copy() for name, tensor in ends.items()}
+    def _some(self, shape: GraphShape, outputs: Mapping[str, Any]) -> dict[str, Array]:
+        """Return the answers to the first and the last item; of packed ones to all, or as many elements."""
+        some = {name: tensor[:: _stride(shape, len(tensor))].cpu() for name, tensor in outputs.items()}
+        return {name: array_of(self._torch, tensor).copy() for name, tensor in some.items()}
 
     def _answer(self, tensors: Sequence[Any]) -> dict[str, Any]:
         """Return the outputs, floating ones in the type that was declared."""
@@ -397,21 +404,22 @@ class CudaRunner:
 
     def _graph_for(self, shape: GraphShape, tensors: Sequence[Any]) -> Captured | None:
         graphs = self._graphs
-        graph = graphs.get(_smallest_graph(graphs, shape))
-        if graph is not None and shape.length and not _alike(graph.inputs, tensors):
+        smallest = _smallest_graph(graphs, shape)
+        graph = None if smallest is None else graphs[smallest]
+        if graph is not None and shape.length and not _alike(graph.inputs, tensors, shape.packed):
             graph = None  # inputs of one axis, but of different lengths
         if graph is None and graphs:
             self.beside_graphs += 1
         return graph
 
     def _replayed(self, captured: Captured, tensors: Sequence[Any], batch: CudaBatch) -> dict[str, Any]:
-        size = batch.size
         for static, tensor, spec in zip(captured.inputs, tensors, self._specs, strict=True):
-            static[:size].copy_(tensor, non_blocking=True)
-            if len(static) > size:
-                _fill(static[size:], self.shapes.rest(spec, batch.shape.length))  # not the last batch
+            static[: len(tensor)].copy_(tensor, non_blocking=True)
+            if len(static) > len(tensor):
+                _fill(static[len(tensor) :], self.shapes.rest(spec, batch.shape.length))  # not the last batch
         captured.graph.replay()
-        return {name: tensor[:size].clone() for name, tensor in captured.outputs.items()}
+        rows = None if batch.shape.packed else batch.size  # of a packed batch all are those of the graph
+        return {name: tensor[:rows].clone() for name, tensor in captured.outputs.items()}
 
     def _copy_out(self, slot: Slot, batch: CudaBatch) -> None:
         stream = self._streams.copy_out
@@ -443,12 +451,17 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _smallest_graph(graphs: Mapping[GraphShape, Captured], shape: GraphShape) -> GraphShape:
-    size, length = shape
-    return min((one for one in graphs if one.size >= size and one.length == length), default=shape)
+def _smallest_graph(graphs: Mapping[GraphShape, Captured], shape: GraphShape) -> GraphShape | None:
+    return min((one for one in graphs if one.takes(shape)), default=None)
+
+
+def _stride(shape: GraphShape, rows: int) -> int:
+    return max(1, rows // shape.size if shape.packed else rows - 1)
 
 
 def _described(shape: GraphShape) -> str:
+    if shape.packed:
+        return f"a batch of {shape.size} with {shape.length} elements in all"
     return f"a batch of {shape.size}{f' of length {shape.length}' if shape.length else ''}"
 
 
@@ -456,9 +469,10 @@ def _fill(tensor: Any, value: float) -> Any:
     return tensor.fill_(value) if value else tensor.zero_()
 
 
-def _alike(static: Sequence[Any], tensors: Sequence[Any]) -> bool:
-    """Whether the items of a batch have the shapes of a graph's."""
-    return all(one.shape[1:] == other.shape[1:] for one, other in zip(static, tensors, strict=True))
+def _alike(static: Sequence[Any], tensors: Sequence[Any], packed: bool) -> bool:
+    """Whether the items of a batch have the shapes of a graph's, or a packed batch as a whole."""
+    first = 0 if packed else 1
+    return all(one.shape[first:] == other.shape[first:] for one, other in zip(static, tensors, strict=True))
 
 
 def _all_fit(buffers: Sequence[InputBuffers], arrays: Sequence[Array]) -> bool:

@@ -81,7 +81,7 @@ class CapturedGraphs(NamedTuple):
         inputs = [(tensor.data_ptr(), spec.item_bytes or 0) for tensor, spec in static]
         outputs = [spec.item_bytes or 0 for spec in self.outputs]
         addresses = [slot.addresses() for slot in slots]
-        open_shapes = None if self.shapes.axis is None else self._open_shapes(module)
+        open_shapes = self._open_shapes(module) if self._is_open else None
         rests = [self._rest(spec) for spec in self.shapes.inputs]
         at = [0 if rest is None else rest.data_ptr() for rest in rests]
         runner: GraphRunner = module.GraphRunner(streams, inputs, outputs, addresses, open_shapes, at)
@@ -99,7 +99,7 @@ class CapturedGraphs(NamedTuple):
 
     def _is_as_promised(self, captured: Captured, shape: GraphShape, spec: TensorSpec) -> bool:
         tensor = captured.outputs.get(spec.name)
-        whole = shape.size, *self.shapes.item(spec, shape.length)
+        whole = self.shapes.whole(spec, shape)
         if tensor is None or spec.datatype == BYTES or tuple(tensor.shape) != whole:
             return False
         return bool(tensor.dtype == kind(self.torch, spec) and tensor.is_contiguous())
@@ -112,14 +112,21 @@ class CapturedGraphs(NamedTuple):
         self.torch.cuda.synchronize(self.device)
         return bool(generator.get_offset() != before)
 
+    @property
+    def _is_open(self) -> bool:
+        """Whether items have a length, which all graphs have one of, or all items of one together."""
+        return self.shapes.axis is not None or bool(self.shapes.packed)
+
     def _open_shapes(self, module: Any) -> Any:
         fills = [(spec.fill.kind if spec.fill else "", _element(spec)) for spec in self.shapes.inputs]
         described = _plain(self.shapes.inputs), fills, _plain(self.outputs)
-        return module.OpenShapes(*described, max(self.shapes.largest))
+        longest = max([*self.shapes.largest, *(shape.length for shape in self.shapes.packed)])
+        packed = next((spec.sizes_of(0) for spec in self.shapes.inputs if spec.packed), None)
+        return module.OpenShapes(*described, longest, packed)
 
     def _rest(self, spec: TensorSpec) -> Any | None:
         """Return rows for behind a batch, where these are no zeros; open ones come with the batch."""
-        if self.shapes.axis is not None or not (value := self.shapes.rest(spec, 0)):
+        if self._is_open or not (value := self.shapes.rest(spec, 0)):
             return None
         rows = self.torch.zeros((self.shapes.room(spec),), dtype=kind(self.torch, spec), device=self.device)
         return rows.fill_(value)
