@@ -14,7 +14,7 @@ namespace astrarium::front {
 struct Loss {
   std::string reason;
   bool by_its_work = false;  // what it ran may have broken it; else somebody outside ended it
-  std::int64_t run = -1;     // the batch that it named in its last words; -1: it named none
+  std::int64_t tag = -1;     // the batch that it named in its last words; -1: it named none
 };
 
 // Whose fault a loss was: a model (-1: it ran none), and so many of its calls. It is certain where the work broke the
@@ -29,7 +29,7 @@ struct Blame {
 inline const Batch* guilty_of(const std::vector<Batch>& lost, const Loss& loss) {
   if (lost.empty() || !lost.front().sent) return nullptr;
   const auto named_batch =
-      std::find_if(lost.begin(), lost.end(), [&](const Batch& batch) { return batch.sent && batch.tag == loss.run; });
+      std::find_if(lost.begin(), lost.end(), [&](const Batch& batch) { return batch.sent && batch.tag == loss.tag; });
   const Batch& suspected = named_batch == lost.end() ? lost.front() : *named_batch;
   const bool again =
       std::any_of(suspected.rows.begin(), suspected.rows.end(), [](const Row& row) { return row.ticket->retried; });

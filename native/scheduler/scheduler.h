@@ -413,7 +413,7 @@ class Scheduler {
   }
 
   void finish_batch(int worker, const protocol::BatchDone& done, Time now) {
-    auto batch = take(worker, done.run);
+    auto batch = take(worker, done.tag);
     if (!batch) return;
     const int gpu = gpus_.gpu_of(worker);
     if (batch->cancelled) return end_cancelled(gpu, *batch, done.started, done.computed, done.finished, now);
@@ -442,7 +442,7 @@ class Scheduler {
   }
 
   void fail_batch(int worker, const protocol::BatchBroken& broken, Time now) {
-    auto batch = take(worker, broken.run);
+    auto batch = take(worker, broken.tag);
     if (!batch) return;
     if (batch->cancelled)
       return end_cancelled(gpus_.gpu_of(worker), *batch, broken.started, broken.finished, broken.finished, now);
@@ -452,7 +452,7 @@ class Scheduler {
 
   void confirm_cancel(int worker, const protocol::BatchCancelled& news, Time now) {
     const auto oldest_batch = oldest(worker);
-    if (!oldest_batch || oldest_batch->first != news.run || !gpus_[gpus_.gpu_of(worker)].batches.front().cancelled)
+    if (!oldest_batch || oldest_batch->first != news.tag || !gpus_[gpus_.gpu_of(worker)].batches.front().cancelled)
       return;
     const Time started = std::clamp<Time>(news.started, 0, now), ended = std::clamp<Time>(news.stopped, 0, now);
     end_cancelled(gpus_.gpu_of(worker), gpus_.take_first(gpus_.gpu_of(worker)), started, ended, ended, now);

@@ -134,7 +134,7 @@ def test_a_worker_names_the_batch_that_broke_it() -> None:
     first = stage.call()
     stage.wait(1)
     (batch,) = stage.workers.batches()
-    stage.fleet.heard(0, WorkerBroken(batch.run, "lost GPU 0: device-side assert triggered"))
+    stage.fleet.heard(0, WorkerBroken(batch.tag, "lost GPU 0: device-side assert triggered"))
     stage.workers.kill(0, Death("exited with status 75"))
     stage.wait(300)
     assert first.cause == WORKER_LOST
