@@ -99,10 +99,9 @@ class CallTickets {
                                 : Verdict::kClosed;
     if (verdict == Verdict::kTaken) return hand_over(ticket, caller) ? Taking{true} : refuse_as_full(ticket, model);
     pool_.give_back(ticket);
-    if (verdict != Verdict::kClosed) return refuse(ticket, model, verdict, now);
-    is_served ? refusals_.closed(model.name) : refusals_.changed(model.name);
-    books_.refused(model.index, RefusedFor::kUnavailable);
-    return {false};
+    if (is_served) return refuse(ticket, model, verdict, now);
+    refusals_.changed(model.name);
+    return turn_away(model, RefusedFor::kUnavailable);
   }
 
   // Refuses a call that was begun and can no longer be in time; false where it can.
@@ -264,15 +263,11 @@ class CallTickets {
   }
 
   Taking refuse(const ClientTicket& ticket, const ServedModel& model, Verdict verdict, Time now) {
-    const Time objective = ticket.objective();
-    if (verdict == Verdict::kTooLate) refusals_.too_late(model.name, objective, ticket.cost, now - ticket.received);
-    else if (verdict == Verdict::kAway) refusals_.away(model.name, exchange_.admission.back_at() - monotonic_ns());
-    else if (verdict == Verdict::kFull) refusals_.full(exchange_.admission.open());
-    else if (verdict == Verdict::kBehind) refusals_.behind(waited_, objective);
+    const JudgedCall call{model.index, model.name, ticket.cost, ticket.objective(), ticket.received, now};
+    if (verdict == Verdict::kBehind) refusals_.behind(waited_, call.objective);
     else if (verdict == Verdict::kTexts) refusals_.texts(model.name, exchange_.texts.open(model.index));
-    else refusals_.backlog(model.name, exchange_.admission.open(model.index), objective);
-    if (verdict == Verdict::kAway) return turn_away(model, RefusedFor::kUnavailable);
-    return turn_away(model, verdict == Verdict::kTooLate ? RefusedFor::kDeadline : RefusedFor::kOverloaded);
+    else refusals_.not_let_in(verdict, call, exchange_.admission);
+    return turn_away(model, refused_for(verdict));
   }
 
   Taking refuse_for_memory(const ClientTicket& ticket, const ServedModel& model) {

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from astrarium._front import Verdict
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.control.accounts.causes import QUARANTINED, WORKER_LOST
 from astrarium.server.control.calls.ticket import Ticket
@@ -150,8 +151,8 @@ def test_calls_wait_for_a_worker_that_is_on_its_way_and_others_are_told_that_it_
     admission = stage.coordinator.admission
     assert not stage.coordinator.present
     cost = admission.cost(0)
-    assert admission.admit(0, cost, 25 * MILLISECOND, now, now) == 4  # away
-    assert admission.admit(0, cost, 300 * MILLISECOND, now, now) == 0
+    assert admission.admit(0, cost, 25 * MILLISECOND, now, now) == Verdict.AWAY
+    assert admission.admit(0, cost, 300 * MILLISECOND, now, now) == Verdict.TAKEN
     ticket = stage.call(timeout_ms=300)
     stage.wait(300)
     assert ticket.outcome is Outcome.IN_TIME
