@@ -246,7 +246,10 @@ int main(int count, char** words) {
   Threads threads;
   for (int i = 0; i < kThreads; ++i) threads.push_back(std::make_unique<Http1Thread>(shared, i, listener(port)));
   for (auto& thread : threads) {
-    thread->post([http1 = thread.get(), model, told] { http1->serve(model), http1->serve(told); });
+    thread->post([http1 = thread.get(), model, told] {
+      http1->serve(model);
+      http1->serve(told);
+    });
     thread->start();
   }
   auto grpc = std::make_shared<GrpcShared>(exchange, shared->limits, 1 << 20, Keys());

@@ -118,7 +118,8 @@ std::string call(std::uint32_t stream, std::string_view path, const std::string&
   block += "\x40\x82\x49\x7f\x82\x49\x7f";  // a field that the table keeps
   append_head(out, block.size(), Frame::kHeaders, kEndHeaders, stream);
   out += block;
-  append_number(data, static_cast<std::uint32_t>(message.size()), 4), data += message;
+  append_number(data, static_cast<std::uint32_t>(message.size()), 4);
+  data += message;
   if (padded) data = "\3" + data + "pad";
   append_head(out, data.size(), Frame::kData, kEndStream | (padded ? kPadded : 0), stream);
   out += data;

@@ -213,7 +213,10 @@ class BodyReader {
   bool nested(const Shape& shape, std::size_t axis) {
     std::int64_t count = 0;
     const bool last = axis + 1 == shape.size();
-    const bool read = scan_.list([&] { return ++count, last ? element() : nested(shape, axis + 1); });
+    const bool read = scan_.list([&] {
+      ++count;
+      return last ? element() : nested(shape, axis + 1);
+    });
     return read && count == shape[axis];
   }
 

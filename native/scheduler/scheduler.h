@@ -118,8 +118,11 @@ class Scheduler {
 
   // Takes in a worker's message; false where it is not about a batch, and is for others.
   bool hear(int worker, std::string_view packet, Time now) {
-    if (auto done = protocol::NewsScan(packet).batch_done())
-      return believe(*done, now), finish_batch(worker, *done, now), true;
+    if (auto done = protocol::NewsScan(packet).batch_done()) {
+      believe(*done, now);
+      finish_batch(worker, *done, now);
+      return true;
+    }
     if (const auto broken = protocol::NewsScan(packet).batch_broken()) return fail_batch(worker, *broken, now), true;
     if (const auto stopped = protocol::NewsScan(packet).batch_cancelled())
       return confirm_cancel(worker, *stopped, now), true;
@@ -362,7 +365,10 @@ class Scheduler {
   void retry_row(const Row& row, int worker, const Loss& loss, Time now) {
     Ticket& ticket = *row.ticket;
     const Time worker_from = std::max(now, admission_.back_at());
-    if (worker_from + ticket.cost.needed <= ticket.deadline) return count_retry(ticket), wait(row, now);
+    if (worker_from + ticket.cost.needed <= ticket.deadline) {
+      count_retry(ticket);
+      return wait(row, now);
+    }
     end(row, Outcome::kFailed, Cause::kWorkerLost,
         what_happened_to(worker, loss) + ", and it is too late to try again");
   }

@@ -49,7 +49,8 @@ class SchedulerThread {
 
   ~SchedulerThread() {
     stop();
-    ::close(epoll_), ::close(timer_);
+    ::close(epoll_);
+    ::close(timer_);
   }
   SchedulerThread(const SchedulerThread&) = delete;
   SchedulerThread& operator=(const SchedulerThread&) = delete;

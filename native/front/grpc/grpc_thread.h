@@ -376,8 +376,14 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   // Of the metadata only what somebody reads is kept.
   void field(GrpcStream& stream, std::string_view name, std::string_view value) override {
     begin(stream);
-    if (name == ":method") return stream.is_post = value == "POST", void();
-    if (name == "content-type") return stream.is_grpc = is_grpc_type(value), void();
+    if (name == ":method") {
+      stream.is_post = value == "POST";
+      return;
+    }
+    if (name == "content-type") {
+      stream.is_grpc = is_grpc_type(value);
+      return;
+    }
     Place* place = place_of(stream, name);
     if (place == nullptr) return;
     stream.metadata += name;
@@ -753,7 +759,10 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     connections_.for_each([this, &lingers](GrpcConnection& connection) {
       GrpcHttp2& http2 = *connection.http2;
       http2.forgive(kForgiven);
-      if (connection.left && began_ - connection.left < kLinger) return lingers = true, void();
+      if (connection.left && began_ - connection.left < kLinger) {
+        lingers = true;
+        return;
+      }
       if (connection.left) return lose(connection);
       if (const std::string_view why = why_closed(connection); !why.empty()) return lose(connection, why);
       http2.for_each([&](GrpcStream& stream) {

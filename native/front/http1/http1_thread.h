@@ -174,7 +174,10 @@ class Http1Thread : public EventThread {
     int unread = 0;
     ::ioctl(connection.fd, FIONREAD, &unread);
     if (unread == 0 && !connection.lingers) return lose(connection, 0);
-    if (!std::exchange(connection.left, true)) ::shutdown(connection.fd, SHUT_WR), connection.since = began_;
+    if (!std::exchange(connection.left, true)) {
+      ::shutdown(connection.fd, SHUT_WR);
+      connection.since = began_;
+    }
     connection.closing = connection.input_closed = true;
     sweep_soon();
     arm(connection);

@@ -109,7 +109,11 @@ class Http2Connection {
 
   // After all data; the stream is closed once the client's windows have let it pass.
   void send_trailers(Stream& stream, std::string_view block) {
-    if (!stream.out.empty()) return stream.ends = true, stream.trailers.assign(block), void();
+    if (!stream.out.empty()) {
+      stream.ends = true;
+      stream.trailers.assign(block);
+      return;
+    }
     append_block(stream.id, block, true);
     close(stream, Http2Error::kNone);
   }
@@ -213,7 +217,11 @@ class Http2Connection {
 
   bool take_preface(std::string_view& data) {
     const auto common = std::min(data.size(), kPreface.size());
-    if (data.substr(0, common) != kPreface.substr(0, common)) return broken_ = true, reason_ = "not_http2", false;
+    if (data.substr(0, common) != kPreface.substr(0, common)) {
+      broken_ = true;
+      reason_ = "not_http2";
+      return false;
+    }
     if (common < kPreface.size()) return false;
     data.remove_prefix(common);
     return greeted_ = true;
@@ -558,7 +566,10 @@ class Http2Connection {
       return more ? break_off(Http2Error::kFlowControl, "a window is larger than it can be") : break_off();
     }
     window += more;
-    if (stream == nullptr) return has_window_ = true, void();
+    if (stream == nullptr) {
+      has_window_ = true;
+      return;
+    }
     largest_send_window_ = std::max(largest_send_window_, window);
     send_rest(*stream);
   }
