@@ -9,8 +9,9 @@
 #include <utility>
 
 #include "protocol/call.h"
+#include "tensors/bytes_layout.h"
 #include "tensors/half.h"
-#include "tensors/json/bytes_tensor.h"
+#include "tensors/json/bytes_from_json.h"
 #include "tensors/json/scan.h"
 
 namespace astrarium::protocol {

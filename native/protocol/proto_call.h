@@ -9,7 +9,7 @@
 
 #include "protocol/answer.h"
 #include "protocol/call.h"
-#include "tensors/json/bytes_tensor.h"
+#include "tensors/bytes_layout.h"
 #include "tensors/proto_tensor.h"
 
 namespace astrarium::protocol {

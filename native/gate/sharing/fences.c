@@ -3,7 +3,7 @@
 #include "board/atomics.h"
 #include "board/places.h"
 #include "board/reads.h"
-#include "sharing/lease.h"
+#include "sharing/liveliness.h"
 
 static const uint64_t QUIET = 2000 * 1000 * 1000ull; /* ns */
 enum { QUIET_EVERY = 8 };                             /* fences */
