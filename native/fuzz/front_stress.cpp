@@ -100,7 +100,7 @@ void client(int port, int number, int requests, std::atomic<long>& answers) {
   ::close(fd);
 }
 
-// ---- gRPC
+// gRPC.
 
 const std::string kMessage =
     std::string("\x0a\4echo\x2a\x0e\x0a\2IN\x12\4FP32\x1a\2\1\2\x3a\x08", 24) + std::string(8, '\1');
@@ -176,7 +176,7 @@ void hear_calls(GrpcShared& shared, GrpcThreads& threads, const std::atomic<bool
   }
 }
 
-// ---- HTTP
+// HTTP.
 
 using Threads = std::vector<std::unique_ptr<Http1Thread>>;
 

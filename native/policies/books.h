@@ -208,7 +208,7 @@ class Books {
     timers_[name] = std::max(at, now);
   }
 
-  // --- for the driver
+  // What follows is for the driver.
 
   Time next_instant() const {
     Time next = agenda_.empty() ? kForever : agenda_.top().at;

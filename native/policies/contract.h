@@ -69,7 +69,7 @@ struct Setup {
   Time preemption_cost = 0;
 };
 
-// --- events, in the past tense; requests arrive apart from them, many at a time
+// Events are in the past tense; requests arrive apart from them, many at a time
 
 struct BatchFinished {
   int gpu;
@@ -115,7 +115,7 @@ inline std::optional<int> gpu_of(const Event& event) {
                     event);
 }
 
-// --- actions, in the imperative
+// Actions are in the imperative.
 
 // Why a policy drops a request. The record carries these as numbers (simulator/module.cpp names them).
 enum Reason : std::int8_t { kNone = 0, kExpired = 1, kSacrificed = 2, kUnserved = 3 };

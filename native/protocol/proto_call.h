@@ -82,8 +82,6 @@ class ProtoCallReader {
   }
   static bool begins(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
-  // ---- parameters: maps of names to an InferParameter
-
   static bool entry(std::string_view data, std::string_view& name, Field& value) {
     ProtoScan scan(data);
     Field field;
@@ -155,8 +153,6 @@ class ProtoCallReader {
   }
   // None at all, or a whole one.
   bool has_good_place() const { return place_.is_given() ? place_.size > 0 : place_.at == 0 && place_.size == 0; }
-
-  // ---- tensors
 
   bool input(std::string_view data) {
     ProtoScan scan(data);

@@ -73,7 +73,7 @@ class SchedulerThread {
     thread_.join();
   }
 
-  // --- for Python
+  // What follows is for Python.
 
   void begin(Setup setup, std::string name, MakeDecider make) {
     const Turn turn(*this);

@@ -143,8 +143,6 @@ class BatchLoop : private BatchWait {
     batches_.pop_front();
   }
 
-  // --- how a batch waits
-
   Time now() override { return around_.now(); }
 
   bool until(Time instant) override {

@@ -175,8 +175,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   static constexpr std::int64_t kMostLong = 1 << 14;    // calls in Python at once, which cost about 10 KiB each
   static constexpr Time kLinger = 1000 * kMillisecond;  // for a client to hear why it is left
 
-  // ---- connections
-
   void open(int fd) override {
     GrpcConnection& connection = connections_.add(fd, number_);
     const Http2Limits limits{shared_.limits.head_bytes, kMostStreams, kMostResets, kWindow, kMostKept};
@@ -341,8 +339,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     mark(*connection);
   }
 
-  // ---- what clients make us keep
-
   // Open streams, their metadata and unfinished frames. Other threads learn of it when it is worth that.
   void count_heads(std::size_t more, std::size_t less) {
     heads_ += more;
@@ -370,8 +366,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     if (held > shared_.limits.held_bytes && bytes > kMostUnsent)
       connection.http2->break_off(Http2Error::kCalm, "memory", "too many answers wait to be taken");
   }
-
-  // ---- what comes on a stream
 
   // Of the metadata only what somebody reads is kept.
   void field(GrpcStream& stream, std::string_view name, std::string_view value) override {
@@ -604,8 +598,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     if (std::exchange(stream.tell_sent, false)) pass(stream, {PassedCall::kSent, stream.connection->number, stream.id});
   }
 
-  // ---- plain calls
-
   // Takes a call or refuses it; else says why it goes the long way.
   std::string_view take(GrpcStream& stream, std::string_view message) {
     std::string_view why;
@@ -673,8 +665,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     end(http2, stream, 0, {}, {});
   }
 
-  // ---- the end of a call
-
   static constexpr int kInvalid = 3, kDeadline = 4, kExhausted = 8, kUnimplemented = 12, kInternal = 13,
                        kUnauthenticated = 16;  // statuses
   // As Keys in astrarium.server.protocol.keys.
@@ -709,8 +699,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     if (alone) http2.send_head(stream, block, true);
     else http2.send_trailers(stream, block);
   }
-
-  // ---- the long way
 
   void go_long(GrpcStream& stream, std::string_view why, std::string_view message, bool compressed) {
     const bool streams = stream.mode == GrpcStream::kStream;
@@ -749,8 +737,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     ::inet_ntop(AF_INET6, &six.sin6_addr, text, sizeof text);
     return "ipv6:%5B" + std::string(text) + "%5D:" + std::to_string(ntohs(six.sin6_port));
   }
-
-  // ---- time
 
   // Closes who has never said hello, stops in the middle of something or takes nothing of what waits for it, and ends
   // calls that stopped arriving.
