@@ -230,9 +230,9 @@ void change_models(Exchange& exchange, Threads& threads, const ServedModel& mode
 }  // namespace
 
 int main(int count, char** words) {
-  const int requests = count > 1 ? std::atoi(words[1]) : 1000;
+  const int requests = count > 1 ? static_cast<int>(std::strtol(words[1], nullptr, 10)) : 1000;
   std::vector<char> memory(std::size_t{1} << 20);
-  Exchange exchange(memory.data(), memory.size(), 2, 64, 2 * kThreads);
+  Exchange exchange(memory.data(), memory.size(), 2, 64, std::size_t{2} * kThreads);
   Loopback loopback(exchange);
   loopback.start();
   auto shared =

@@ -149,7 +149,7 @@ std::string odd_head(std::mt19937& random, std::uint32_t stream) {
     const auto& [name, value] = kFields[random() % std::size(kFields)];
     append_field(block, name, value);
     if (random() % 2) block[block.size() - name.size() - value.size() - 3] = 0x40;  // the table keeps it
-    if (random() % 4 == 0) block += "\xbe";
+    if (random() % 4 == 0) block += '\xbe';
   }
   const std::size_t cut = random() % (block.size() + 1);
   append_head(out, cut, Frame::kHeaders, random() % 2 ? kEndStream : 0, stream);
