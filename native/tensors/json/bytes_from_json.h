@@ -9,7 +9,7 @@
 
 namespace astrarium::protocol {
 
-// Appends a text as an element of the binary layout (tensors/bytes_layout.h); false where there is none, or a broken one.
+// Appends a text as an element of the layout in tensors/bytes_layout.h; false where there is none, or a broken one.
 inline bool append_text(JsonScan& scan, std::string& out) {
   const std::size_t begin = out.size();
   out.append(sizeof(std::uint32_t), '\0');
