@@ -75,7 +75,7 @@ lint: setup
 	$(BIN)/clang-format --dry-run -Werror $(SOURCES)
 	printf '%s\n' $(MODULES) | $(TIDY)
 	$(BIN)/clang-tidy --quiet $(GATE) -- -std=c11 -I native/gate 2> /dev/null
-	$(BIN)/mypy -n 2
+	$(BIN)/mypy
 
 # clang-tidy for the fuzzers, which takes it too long for every `lint`.
 lint-fuzz: setup
