@@ -7,12 +7,16 @@ SERVABLE := $(VENV)/.servable
 NATIVE := $(shell find native -type f -not -name '*.pyc' 2>/dev/null)
 SOURCES := $(filter %.h %.c %.cpp,$(NATIVE))
 INCLUDE := "import sysconfig; print(sysconfig.get_path('include'))"
-MODULES := $(wildcard native/*/module.cpp native/gate/bindings/*.cpp)
+MODULES := $(wildcard native/*/module.cpp native/gate/bindings/*.cpp native/gate/simulation/*.cpp)
+GATE := $(wildcard native/gate/*/*.c)
+FUZZERS := $(wildcard native/fuzz/*.cpp)
+TIDY = xargs -P 2 -n 1 sh -c '$(BIN)/clang-tidy --quiet $$0 -- -std=c++20 -I native -I native/gate \
+	-isystem $(shell $(BIN)/python -m nanobind --include_dir) -I $(shell $(BIN)/python -c $(INCLUDE)) 2> /dev/null'
 
 # Tests start many processes: what one has compiled, the next need not, nor what nobody imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup serve demo test test-thorough fuzz native-here test-gpu bench-gpu lint format stubs hooks docs docs-serve bench reproduce clean
+.PHONY: setup serve demo test test-thorough fuzz native-here test-gpu bench-gpu lint lint-fuzz format stubs hooks docs docs-serve bench reproduce clean
 
 setup: $(READY)
 
@@ -42,7 +46,7 @@ test: setup lint
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Real processes and a real Ray where `test` has a quicker look at the same, and the papers' tables and figures.
-test-thorough: setup fuzz
+test-thorough: setup fuzz lint-fuzz
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m thorough
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu' papers/tests
 
@@ -69,9 +73,13 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(SOURCES)
-	printf '%s\n' $(MODULES) | xargs -P 2 -n 1 sh -c '$(BIN)/clang-tidy --quiet $$0 -- -std=c++20 -I native -I native/gate \
-		-isystem $(shell $(BIN)/python -m nanobind --include_dir) -I $(shell $(BIN)/python -c $(INCLUDE)) 2> /dev/null'
+	printf '%s\n' $(MODULES) | $(TIDY)
+	$(BIN)/clang-tidy --quiet $(GATE) -- -std=c11 -I native/gate 2> /dev/null
 	$(BIN)/mypy
+
+# clang-tidy for the fuzzers, which takes it too long for every `lint`.
+lint-fuzz: setup
+	printf '%s\n' $(FUZZERS) | $(TIDY)
 
 # Writes Python and native code as `lint` wants it.
 format: setup

@@ -130,18 +130,18 @@ class OpenCallLimit {
 
 class Admission {
  public:
-  Admission(std::size_t models, std::int64_t most_open) : gates_(models), most_open_(most_open) {}
+  Admission(std::size_t models, std::int64_t most_open) : models_(models), most_open_(most_open) {}
 
   // By any thread: what would become of a call now, behind so many *before* it that cost the same.
   Verdict judge(int model, const CallCost& cost, Time objective, Time received, Time now, std::int64_t before = 0) {
     if (closed_.load(std::memory_order_relaxed)) return Verdict::kClosed;
-    Gate& gate = at(model);
+    ModelAdmission& of_model = at(model);
     if (now + cost.needed > received + objective) return Verdict::kTooLate;
     if (back_at() + cost.needed > received + objective) return Verdict::kAway;
     if (open_.load(std::memory_order_relaxed) + before >= most_open_) return Verdict::kFull;
     const Time left = std::min(objective, received + objective - now);
-    const Weight ahead = gate.weights.ahead_of(objective) + before * cost.weight;
-    if (gate.limit.too_many(gate.weights.total(), ahead, left)) return Verdict::kBacklog;
+    const Weight ahead = of_model.weights.ahead_of(objective) + before * cost.weight;
+    if (of_model.limit.too_many(of_model.weights.total(), ahead, left)) return Verdict::kBacklog;
     return Verdict::kTaken;
   }
   // A call that is taken counts as open until `ended`, which must hear the same weight and objective.
@@ -155,7 +155,7 @@ class Admission {
   }
   // What a call of so many rows of this length costs; 0: the length is not known.
   CallCost cost(int model, std::int64_t length = 0, int rows = 1) const {
-    CallCost cost = gates_[static_cast<std::size_t>(model)].costs.of(length);
+    CallCost cost = models_[static_cast<std::size_t>(model)].costs.of(length);
     cost.weight *= rows;
     return cost;
   }
@@ -163,7 +163,7 @@ class Admission {
   void reweigh(int model, Weight before, Weight weight, Time objective) { count(model, 0, weight - before, objective); }
   void ended(int model, Weight weight, Time objective) { count(model, -1, -weight, objective); }
   std::int64_t open(int model) const {
-    return gates_[static_cast<std::size_t>(model)].open.load(std::memory_order_relaxed);
+    return models_[static_cast<std::size_t>(model)].open.load(std::memory_order_relaxed);
   }
   std::int64_t open() const { return open_.load(std::memory_order_relaxed); }
 
@@ -174,28 +174,28 @@ class Admission {
   // How much later than planned answers of a model have lately been: nine times what each punctual answer narrows the
   // margin, each late one widens it. Racing threads may lose a step.
   void answered(int model, Time slip) {
-    Gate& gate = at(model);
-    const Time margin = gate.margin.load(std::memory_order_relaxed);
+    ModelAdmission& of_model = at(model);
+    const Time margin = of_model.margin.load(std::memory_order_relaxed);
     const Time moved = margin + (slip > margin ? kWider : -kNarrower);
-    gate.margin.store(std::clamp<Time>(moved, 0, gate.widest.load(std::memory_order_relaxed)),
-                      std::memory_order_relaxed);
+    of_model.margin.store(std::clamp<Time>(moved, 0, of_model.widest.load(std::memory_order_relaxed)),
+                          std::memory_order_relaxed);
   }
   Time margin(int model) const {
-    return gates_[static_cast<std::size_t>(model)].margin.load(std::memory_order_relaxed);
+    return models_[static_cast<std::size_t>(model)].margin.load(std::memory_order_relaxed);
   }
 
   // By the scheduler.
   void plan(const Setup& setup, int gpus, Time now) {
-    for (std::size_t model = 0; model < gates_.size(); ++model) {
+    for (std::size_t model = 0; model < models_.size(); ++model) {
       const Model& known = setup.models[model];
-      Gate& gate = gates_[model];
-      gate.widest.store(static_cast<Time>(kWidest * static_cast<double>(known.slo)), std::memory_order_relaxed);
-      gate.costs.plan(known, setup.network.delay(1) + setup.network.response);
-      gate.limit.plan(known, std::max(1, gpus), now);  // without a worker, as if the one that is expected were here
+      ModelAdmission& of_model = models_[model];
+      of_model.widest.store(static_cast<Time>(kWidest * static_cast<double>(known.slo)), std::memory_order_relaxed);
+      of_model.costs.plan(known, setup.network.delay(1) + setup.network.response);
+      of_model.limit.plan(known, std::max(1, gpus), now);  // without a worker, as if the one that is expected were here
     }
   }
   void look(Time now) {
-    for (Gate& gate : gates_) gate.limit.look(now, gate.weights.total());
+    for (ModelAdmission& of_model : models_) of_model.limit.look(now, of_model.weights.total());
   }
   void close(bool closed) { closed_.store(closed, std::memory_order_relaxed); }
   OpenCallLimit& limit(int model) { return at(model).limit; }
@@ -205,7 +205,7 @@ class Admission {
   // Of an objective: with less than the rest of it, hardly a batch could be planned.
   static constexpr double kWidest = 0.4;
 
-  struct alignas(kCacheLine) Gate {
+  struct alignas(kCacheLine) ModelAdmission {
     std::atomic<std::int64_t> open = 0;
     OpenWeights weights;
     std::atomic<Time> margin = 0, widest = 0;
@@ -217,9 +217,9 @@ class Admission {
     at(model).weights.add(weight, objective);
     open_.fetch_add(calls, std::memory_order_relaxed);
   }
-  Gate& at(int model) { return gates_[static_cast<std::size_t>(model)]; }
+  ModelAdmission& at(int model) { return models_[static_cast<std::size_t>(model)]; }
 
-  std::vector<Gate> gates_;
+  std::vector<ModelAdmission> models_;
   std::int64_t most_open_;
   std::atomic<std::int64_t> open_ = 0;
   std::atomic<bool> closed_ = true;

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
@@ -16,6 +17,7 @@
 #include "exchange/bind_regions.h"
 #include "exchange/bind_text_queue.h"
 #include "exchange/outcome_names.h"
+#include "exchange/refusal_words.h"
 
 namespace astrarium::front {
 
@@ -130,6 +132,18 @@ inline void bind_cost(nb::module_& m) {
       .def_ro("length", &CallCost::length, "The length of that call; 0: all cost the same, or it is not known.");
 }
 
+inline void bind_verdict(nb::module_& m) {
+  nb::enum_<Verdict>(m, "Verdict", "A verdict says whether a call is let in, or why not.")
+      .value("TAKEN", Verdict::kTaken, "It is let in.")
+      .value("CLOSED", Verdict::kClosed, "The server takes no calls now.")
+      .value("TOO_LATE", Verdict::kTooLate, "Not even an idle GPU would be in time.")
+      .value("FULL", Verdict::kFull, "As many calls are open as may be.")
+      .value("AWAY", Verdict::kAway, "No worker is up, and none will be in time.")
+      .value("BACKLOG", Verdict::kBacklog, "As many calls of this model are open as can be answered in time.")
+      .value("BEHIND", Verdict::kBehind, "A network thread has more calls to read than it can.")
+      .value("TEXTS", Verdict::kTexts, "More texts wait for tokens than can have them in time.");
+}
+
 // What threads that read calls ask.
 inline void bind_verdicts(nb::class_<Admission>& bound) {
   using namespace nb::literals;
@@ -139,17 +153,22 @@ inline void bind_verdicts(nb::class_<Admission>& bound) {
       .def(
           "judge",
           [](Admission& self, int model, const CallCost& cost, Time objective, Time received, Time now) {
-            return static_cast<int>(self.judge(model, cost, objective, received, now));
+            return self.judge(model, cost, objective, received, now);
           },
           "model"_a, "cost"_a, "objective"_a, "received"_a, "now"_a,
-          "Return the verdict on a call, as `Verdict` numbers them, and let nothing in.")
+          "Return the verdict on a call, and let nothing in.")
+      .def("admit", &Admission::admit, "model"_a, "cost"_a, "objective"_a, "received"_a, "now"_a,
+           "Return the verdict on a call; one that is taken counts as open until `ended`.")
       .def(
-          "admit",
-          [](Admission& self, int model, const CallCost& cost, Time objective, Time received, Time now) {
-            return static_cast<int>(self.admit(model, cost, objective, received, now));
+          "words",
+          [](const Admission& self, Verdict verdict, int model, std::string_view name, const CallCost& cost,
+             Time objective, Time received, Time now) {
+            std::string text;
+            append_words(text, verdict, {model, name, cost, objective, received, now}, self);
+            return text;
           },
-          "model"_a, "cost"_a, "objective"_a, "received"_a, "now"_a,
-          "Return the verdict on a call; one that is let in (0) counts as open until `ended`.")
+          "verdict"_a, "model"_a, "name"_a, "cost"_a, "objective"_a, "received"_a, "now"_a,
+          "Return what the client of a call that was refused is told.")
       .def("let_in", &Admission::let_in, "model"_a, "cost"_a, "objective"_a, "calls"_a = 1,
            "Count calls as open until `ended`, whatever their verdict.")
       .def("reweigh", &Admission::reweigh, "model"_a, "before"_a, "weight"_a, "objective"_a,
@@ -190,6 +209,7 @@ inline void bind_exchange(nb::module_& m) {
   using namespace nb::literals;
   bind_arena(m);
   bind_cost(m);
+  bind_verdict(m);
   bind_admission(m);
   bind_regions(m);
   bind_text_queue(m);

@@ -120,7 +120,10 @@ class Regions {
 
   // Before any thread looks: so many bytes may be registered. *local*: each user of this machine has their own, and
   // reaches no memory of others.
-  void allow(std::uint64_t most_bytes, bool local) { most_bytes_ = most_bytes, local_ = local; }
+  void allow(std::uint64_t most_bytes, bool local) {
+    most_bytes_ = most_bytes;
+    local_ = local;
+  }
   bool allowed() const { return most_bytes_ > 0; }
   bool tells_users_apart() const { return local_; }
 

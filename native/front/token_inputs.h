@@ -11,7 +11,7 @@
 
 #include "exchange/text_queue.h"
 #include "protocol/call.h"
-#include "tensors/json/bytes_tensor.h"
+#include "tensors/bytes_layout.h"
 #include "tensors/model.h"
 
 namespace astrarium::front {

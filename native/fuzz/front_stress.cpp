@@ -100,7 +100,7 @@ void client(int port, int number, int requests, std::atomic<long>& answers) {
   ::close(fd);
 }
 
-// ---- gRPC
+// gRPC.
 
 const std::string kMessage =
     std::string("\x0a\4echo\x2a\x0e\x0a\2IN\x12\4FP32\x1a\2\1\2\x3a\x08", 24) + std::string(8, '\1');
@@ -176,7 +176,7 @@ void hear_calls(GrpcShared& shared, GrpcThreads& threads, const std::atomic<bool
   }
 }
 
-// ---- HTTP
+// HTTP.
 
 using Threads = std::vector<std::unique_ptr<Http1Thread>>;
 
@@ -230,9 +230,9 @@ void change_models(Exchange& exchange, Threads& threads, const ServedModel& mode
 }  // namespace
 
 int main(int count, char** words) {
-  const int requests = count > 1 ? std::atoi(words[1]) : 1000;
+  const int requests = count > 1 ? static_cast<int>(std::strtol(words[1], nullptr, 10)) : 1000;
   std::vector<char> memory(std::size_t{1} << 20);
-  Exchange exchange(memory.data(), memory.size(), 2, 64, 2 * kThreads);
+  Exchange exchange(memory.data(), memory.size(), 2, 64, std::size_t{2} * kThreads);
   Loopback loopback(exchange);
   loopback.start();
   auto shared =
@@ -246,7 +246,10 @@ int main(int count, char** words) {
   Threads threads;
   for (int i = 0; i < kThreads; ++i) threads.push_back(std::make_unique<Http1Thread>(shared, i, listener(port)));
   for (auto& thread : threads) {
-    thread->post([http1 = thread.get(), model, told] { http1->serve(model), http1->serve(told); });
+    thread->post([http1 = thread.get(), model, told] {
+      http1->serve(model);
+      http1->serve(told);
+    });
     thread->start();
   }
   auto grpc = std::make_shared<GrpcShared>(exchange, shared->limits, 1 << 20, Keys());

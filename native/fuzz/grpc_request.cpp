@@ -118,7 +118,8 @@ std::string call(std::uint32_t stream, std::string_view path, const std::string&
   block += "\x40\x82\x49\x7f\x82\x49\x7f";  // a field that the table keeps
   append_head(out, block.size(), Frame::kHeaders, kEndHeaders, stream);
   out += block;
-  append_number(data, static_cast<std::uint32_t>(message.size()), 4), data += message;
+  append_number(data, static_cast<std::uint32_t>(message.size()), 4);
+  data += message;
   if (padded) data = "\3" + data + "pad";
   append_head(out, data.size(), Frame::kData, kEndStream | (padded ? kPadded : 0), stream);
   out += data;
@@ -148,7 +149,7 @@ std::string odd_head(std::mt19937& random, std::uint32_t stream) {
     const auto& [name, value] = kFields[random() % std::size(kFields)];
     append_field(block, name, value);
     if (random() % 2) block[block.size() - name.size() - value.size() - 3] = 0x40;  // the table keeps it
-    if (random() % 4 == 0) block += "\xbe";
+    if (random() % 4 == 0) block += '\xbe';
   }
   const std::size_t cut = random() % (block.size() + 1);
   append_head(out, cut, Frame::kHeaders, random() % 2 ? kEndStream : 0, stream);

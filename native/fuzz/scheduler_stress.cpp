@@ -100,7 +100,7 @@ thread_local bool InPython::is_network_thread = false;
 }  // namespace
 
 int main(int count, char** words) {
-  const long calls = count > 1 ? std::atol(words[1]) : 2000;
+  const long calls = count > 1 ? std::strtol(words[1], nullptr, 10) : 2000;
   std::vector<char> memory(1 << 16);
   Exchange exchange(memory.data(), memory.size(), kModels, 64, kThreads + 1);
   SchedulerThread scheduler(exchange, kGpus);

@@ -107,12 +107,12 @@ class Cancelling final : public Decider {
   std::int64_t runs_ = 0, instants_ = 0;
 };
 
-std::string batch_cancelled(std::int64_t run, Time at) {
+std::string batch_cancelled(std::int64_t tag, Time at) {
   std::string out;
   PackWriter pack(out);
   pack.array(4);
   pack.text("BatchCancelled");
-  pack.number(static_cast<std::uint64_t>(run));
+  pack.number(static_cast<std::uint64_t>(tag));
   for (int i = 0; i < 2; ++i) pack.number(static_cast<std::uint64_t>(at));
   return out;
 }
@@ -177,10 +177,10 @@ class Life {
     scheduler_.arrive(&ticket, now_);
   }
 
-  void tell(int gpu, std::int64_t run, unsigned char what) {
-    if (what % 8 == 6) return void(scheduler_.hear(gpu, batch_cancelled(run, now_), now_));
+  void tell(int gpu, std::int64_t tag, unsigned char what) {
+    if (what % 8 == 6) return void(scheduler_.hear(gpu, batch_cancelled(tag, now_), now_));
     std::string words =
-        batch_done(run, now_ - kMillisecond, now_, std::vector<Time>(1 + (what >> 5), what * kMillisecond / 8));
+        batch_done(tag, now_ - kMillisecond, now_, std::vector<Time>(1 + (what >> 5), what * kMillisecond / 8));
     if (what % 4 == 1 && rest_.size() >= 2) {
       const auto at = static_cast<unsigned char>(next()) % words.size();
       words[at] = next();

@@ -28,19 +28,19 @@ inline std::vector<Written> read_shapes(PackReader& pack) {
 }
 
 struct BatchDone {
-  std::int64_t run;
+  std::int64_t tag;
   std::optional<std::vector<std::vector<Written>>> shapes;  // by member; nothing: the model's own say it all
   std::int64_t received = 0, started = 0, computing = 0, computed = 0, finished = 0;
   std::vector<std::int64_t> own_times{};  // what each member would have taken alone, where the backend knows
 };
 
 struct BatchBroken {
-  std::int64_t run, started, finished;
+  std::int64_t tag, started, finished;
   std::string error;
 };
 
 struct BatchCancelled {
-  std::int64_t run, started, stopped;
+  std::int64_t tag, started, stopped;
 };
 
 class NewsScan {
@@ -51,7 +51,7 @@ class NewsScan {
   std::optional<BatchDone> batch_done() {
     constexpr std::string_view kStart =
         "\x99\xa9"
-        "BatchDone";  // an array of nine, and its tag
+        "BatchDone";  // an array of nine, and its name
     if (!pack_.begins_with(kStart)) return std::nullopt;
     BatchDone done{pack_.number(), {}};
     for (std::int64_t* time : {&done.received, &done.started, &done.computing, &done.computed, &done.finished})

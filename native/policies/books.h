@@ -208,7 +208,7 @@ class Books {
     timers_[name] = std::max(at, now);
   }
 
-  // --- for the driver
+  // What follows is for the driver.
 
   Time next_instant() const {
     Time next = agenda_.empty() ? kForever : agenda_.top().at;
@@ -227,7 +227,12 @@ class Books {
     while (!agenda_.empty() && agenda_.top().at == now) {
       const auto happening = agenda_.top().event;
       agenda_.pop();
-      std::visit([&](const auto& event) { apply(now, event), events.emplace_back(event); }, happening);
+      std::visit(
+          [&](const auto& event) {
+            apply(now, event);
+            events.emplace_back(event);
+          },
+          happening);
     }
     return due || !events.empty();
   }

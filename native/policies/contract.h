@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -69,9 +71,10 @@ struct Setup {
   Time preemption_cost = 0;
 };
 
-// --- events, in the past tense; requests arrive apart from them, many at a time
+// Events are in the past tense; requests arrive apart from them, many at a time. Their names are those of Python.
 
 struct BatchFinished {
+  static constexpr const char* kName = "BatchFinished";
   int gpu;
   std::int64_t run;
   Time started;
@@ -79,6 +82,7 @@ struct BatchFinished {
 };
 
 struct BatchPreempted {
+  static constexpr const char* kName = "BatchPreempted";
   int gpu;
   std::int64_t run;
   Time started, stopped;
@@ -86,27 +90,40 @@ struct BatchPreempted {
 
 // A request was measured alone; *request* is only for policies in Python.
 struct RequestProfiled {
+  static constexpr const char* kName = "RequestProfiled";
   int model, application;
   Time alone;
   std::int64_t request = -1;
 };
 
 struct BatchFailed {
+  static constexpr const char* kName = "BatchFailed";
   int gpu;
   std::int64_t run;
   std::string error;
 };
 
 struct GpuJoined {
+  static constexpr const char* kName = "GpuJoined";
   int gpu;
 };
 
 struct GpuLeft {
+  static constexpr const char* kName = "GpuLeft";
   int gpu;
 };
 
-// Python counts them in this order. The last three happen live only.
+// The last three happen live only.
 using Event = std::variant<BatchFinished, BatchPreempted, RequestProfiled, BatchFailed, GpuJoined, GpuLeft>;
+
+// The number of a kind of event, by which Python knows it, too.
+template <class Kind>
+constexpr std::int64_t kind_number() {
+  return []<class... Kinds>(std::type_identity<std::variant<Kinds...>>) {
+    constexpr bool kSame[] = {std::is_same_v<Kind, Kinds>...};
+    return std::find(std::begin(kSame), std::end(kSame), true) - std::begin(kSame);
+  }(std::type_identity<Event>());
+}
 
 // The GPU whose state has changed; nothing where an event is about a request.
 inline std::optional<int> gpu_of(const Event& event) {
@@ -115,7 +132,7 @@ inline std::optional<int> gpu_of(const Event& event) {
                     event);
 }
 
-// --- actions, in the imperative
+// Actions are in the imperative.
 
 // Why a policy drops a request. The record carries these as numbers (simulator/module.cpp names them).
 enum Reason : std::int8_t { kNone = 0, kExpired = 1, kSacrificed = 2, kUnserved = 3 };

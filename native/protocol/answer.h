@@ -251,10 +251,15 @@ class AnswerWriter {
     const Spec& spec = call.model->outputs[wanted.output];
     json_ += R"({"name":)";
     quoted(spec.name);
-    json_ += R"(,"datatype":")", json_ += spec.type->name;
-    json_ += R"(","shape":[)", number(call.rows);
+    json_ += R"(,"datatype":")";
+    json_ += spec.type->name;
+    json_ += R"(","shape":[)";
+    number(call.rows);
     const Shape& shape = layout.shapes[wanted.output];
-    for (std::size_t axis = 1; axis < shape.size(); ++axis) json_ += ',', number(shape[axis]);
+    for (std::size_t axis = 1; axis < shape.size(); ++axis) {
+      json_ += ',';
+      number(shape[axis]);
+    }
     json_ += ']';
     const bool is_whole = wanted.place.is_given() || data_of_output(call, layout, wanted);
     json_ += '}';
@@ -294,7 +299,10 @@ class AnswerWriter {
     for (; !data.empty(); ++no_text_.number) {
       std::uint32_t length = 0;
       if (data.size() >= sizeof length) std::memcpy(&length, data.data(), sizeof length);
-      if (data.size() < sizeof length || length > data.size() - sizeof length) return no_text_.is_broken = true, false;
+      if (data.size() < sizeof length || length > data.size() - sizeof length) {
+        no_text_.is_broken = true;
+        return false;
+      }
       no_text_.element = data.substr(sizeof length, length);
       if (!is_utf8(no_text_.element)) return false;
       quoted(no_text_.element);

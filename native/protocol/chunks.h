@@ -57,7 +57,10 @@ class Chunks {
     const char* end = data_.data() + data_.size();
     const auto [next, error] = std::from_chars(first, end, length, 16);
     const auto digits = static_cast<std::size_t>(next - first);
-    if (next == end && digits <= kLongest) return need = data_.size() + 1, kPart;
+    if (next == end && digits <= kLongest) {
+      need = data_.size() + 1;
+      return kPart;
+    }
     if (error != std::errc() || digits > kLongest) return kOther;
     const State ended = line_end(size + digits);
     if (ended == kWhole) size += digits + 2;
@@ -65,7 +68,10 @@ class Chunks {
   }
 
   State line_end(std::size_t at) {
-    if (data_.size() < at + 2) return need = at + 2, (data_.size() <= at || data_[at] == '\r') ? kPart : kOther;
+    if (data_.size() < at + 2) {
+      need = at + 2;
+      return data_.size() <= at || data_[at] == '\r' ? kPart : kOther;
+    }
     return data_.substr(at, 2) == "\r\n" ? kWhole : kOther;
   }
 

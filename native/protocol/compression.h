@@ -95,7 +95,10 @@ class Inflater {
       stream_.available_out = static_cast<unsigned>(out.size() - size);
       const int result = zlib_.inflate(&stream_, 0);
       size = out.size() - stream_.available_out;
-      if (result == Zlib::kStreamEnd) return out.resize(size), stream_.available_in == 0;
+      if (result == Zlib::kStreamEnd) {
+        out.resize(size);
+        return stream_.available_in == 0;
+      }
       if (result != Zlib::kOk || stream_.available_out != 0 || out.size() == most) return false;
       out.resize(std::min(2 * out.size(), most));
     }

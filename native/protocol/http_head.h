@@ -100,7 +100,10 @@ class HeadReader {
     if (!next_line(data, at, line)) return kInPieces;
     if (!first_line(line)) return "path";
     for (int left = kMostHeaders; next_line(data, at, line); --left) {
-      if (line.empty()) return head_.size = at, missing();
+      if (line.empty()) {
+        head_.size = at;
+        return missing();
+      }
       if (left == 0) return "too_large";
       if (!header(line)) return why_;
     }
@@ -192,10 +195,15 @@ class HeadReader {
   bool accept_header(std::string_view name, std::string_view value) {
     if (name.size() >= 64 || !(kLengths >> name.size() & 1)) return true;
     for (const std::string_view other : kUnusual)
-      if (same_word(name, other)) return why_ = other, false;
+      if (same_word(name, other)) {
+        why_ = other;
+        return false;
+      }
     for (int known = 0; known < kCount; ++known)
-      if (same_word(name, kNames[known]))
-        return why_ = kNames[known], once(known) && take_value(static_cast<Known>(known), value);
+      if (same_word(name, kNames[known])) {
+        why_ = kNames[known];
+        return once(known) && take_value(static_cast<Known>(known), value);
+      }
     return true;
   }
 
@@ -239,7 +247,10 @@ class HeadReader {
 
   static bool coding(std::string_view value, Coding& result) {
     for (const Coding known : {Coding::kNone, Coding::kGzip, Coding::kDeflate})
-      if (same_word(value, kCodings[static_cast<std::size_t>(known)])) return result = known, true;
+      if (same_word(value, kCodings[static_cast<std::size_t>(known)])) {
+        result = known;
+        return true;
+      }
     return false;
   }
 

@@ -9,8 +9,9 @@
 #include <utility>
 
 #include "protocol/call.h"
+#include "tensors/bytes_layout.h"
 #include "tensors/half.h"
-#include "tensors/json/bytes_tensor.h"
+#include "tensors/json/bytes_from_json.h"
 #include "tensors/json/scan.h"
 
 namespace astrarium::protocol {
@@ -213,7 +214,10 @@ class BodyReader {
   bool nested(const Shape& shape, std::size_t axis) {
     std::int64_t count = 0;
     const bool last = axis + 1 == shape.size();
-    const bool read = scan_.list([&] { return ++count, last ? element() : nested(shape, axis + 1); });
+    const bool read = scan_.list([&] {
+      ++count;
+      return last ? element() : nested(shape, axis + 1);
+    });
     return read && count == shape[axis];
   }
 

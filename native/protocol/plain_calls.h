@@ -63,7 +63,8 @@ class PlainCalls {
   const std::shared_ptr<const Model>* find(std::string_view name, std::string_view& why) const {
     const auto known = models_.find(name);
     if (known != models_.end()) return &known->second;
-    return why = why_withheld(name), nullptr;
+    why = why_withheld(name);
+    return nullptr;
   }
 
   // Fills a call that is as new; where its request goes the long way, says why.

@@ -9,7 +9,7 @@
 
 #include "protocol/answer.h"
 #include "protocol/call.h"
-#include "tensors/json/bytes_tensor.h"
+#include "tensors/bytes_layout.h"
 #include "tensors/proto_tensor.h"
 
 namespace astrarium::protocol {
@@ -82,8 +82,6 @@ class ProtoCallReader {
   }
   static bool begins(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
-  // ---- parameters: maps of names to an InferParameter
-
   static bool entry(std::string_view data, std::string_view& name, Field& value) {
     ProtoScan scan(data);
     Field field;
@@ -140,15 +138,21 @@ class ProtoCallReader {
 
   bool place_parameter(std::string_view name, const Field& value) {
     constexpr std::uint32_t kSigned = 2, kText = 3, kUnsigned = 5;
-    if (name == "shared_memory_region") return place_.region = value.data, value.number == kText;
+    if (name == "shared_memory_region") {
+      place_.region = value.data;
+      return value.number == kText;
+    }
     const bool is_whole = value.number == kSigned || value.number == kUnsigned;
-    if (name == "shared_memory_offset") return place_.at = value.value, is_whole;
-    return name == "shared_memory_byte_size" && (place_.size = value.value, is_whole);
+    if (name == "shared_memory_offset") {
+      place_.at = value.value;
+      return is_whole;
+    }
+    if (name != "shared_memory_byte_size") return false;
+    place_.size = value.value;
+    return is_whole;
   }
   // None at all, or a whole one.
   bool has_good_place() const { return place_.is_given() ? place_.size > 0 : place_.at == 0 && place_.size == 0; }
-
-  // ---- tensors
 
   bool input(std::string_view data) {
     ProtoScan scan(data);
@@ -163,14 +167,17 @@ class ProtoCallReader {
   }
 
   bool input_field(const Field& field, std::string_view& name, std::string_view& type, InputMessage& message) {
-    constexpr std::uint32_t kShape = 3, kOneParameter = 4, kContents = 5;
+    constexpr std::uint32_t kName = 1, kType = 2, kShape = 3, kOneParameter = 4, kContents = 5;
     if (field.number == kShape) return dimensions(field);
     if (field.wire != kSized) return false;
     if (field.number == kOneParameter) return tensor_parameter(field.data);
-    if (field.number == kContents) return message.contents = field.data, !std::exchange(message.has_contents, true);
-    if (field.number == 1) return name = field.data, true;
-    if (field.number == 2) return type = field.data, true;
-    return false;
+    if (field.number == kContents) {
+      message.contents = field.data;
+      return !std::exchange(message.has_contents, true);
+    }
+    if (field.number != kName && field.number != kType) return false;
+    (field.number == kName ? name : type) = field.data;
+    return true;
   }
 
   bool dimensions(const Field& field) {

@@ -221,15 +221,14 @@ inline void bind_workers(nb::class_<BoundScheduler>& bound) {
           Without(), "Let a worker have batches, now that it has its models.")
       .def(
           "worker_left",
-          [](BoundScheduler& self, int worker, std::string reason, bool by_its_work, std::int64_t run) {
+          [](BoundScheduler& self, int worker, std::string reason, bool by_its_work, std::int64_t tag) {
             return as_tuple(
-                unlocked([&] { return self.thread.worker_left(worker, {std::move(reason), by_its_work, run}); }));
+                unlocked([&] { return self.thread.worker_left(worker, {std::move(reason), by_its_work, tag}); }));
           },
-          "worker"_a, "reason"_a, "by_its_work"_a, "run"_a,
-          nb::sig("def worker_left(self, worker: int, reason: str, by_its_work: bool, run: int) -> Blame"),
-          "Give a lost worker's requests back to the policy, and return who is to blame; *run* is the batch that its "
-          "last "
-          "words named, or -1.")
+          "worker"_a, "reason"_a, "by_its_work"_a, "tag"_a,
+          nb::sig("def worker_left(self, worker: int, reason: str, by_its_work: bool, tag: int) -> Blame"),
+          "Give a lost worker's requests back to the policy, and return who is to blame; *tag* is of the batch that "
+          "its last words named, or -1.")
       .def(
           "set_apart",
           [](BoundScheduler& self, int model, const std::vector<int>& workers) {

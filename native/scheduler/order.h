@@ -39,23 +39,23 @@ inline void append_shapes(PackWriter& pack, const std::vector<Written>& shapes) 
 }
 
 // A batch that runs is stopped, one that waits is skipped; its GPU recovers for so long.
-inline std::string cancel_batch(std::int64_t run, Time recovery) {
+inline std::string cancel_batch(std::int64_t tag, Time recovery) {
   std::string out;
   PackWriter pack(out);
   pack.array(3);
   pack.text("CancelBatch");
-  pack.number(static_cast<std::uint64_t>(run));
+  pack.number(static_cast<std::uint64_t>(tag));
   pack.number(static_cast<std::uint64_t>(recovery));
   return out;
 }
 
-inline std::string run_batch(std::int64_t run, int model, const std::vector<Row>& rows, Time start) {
+inline std::string run_batch(std::int64_t tag, int model, const std::vector<Row>& rows, Time start) {
   std::string out;
   out.reserve(48 + kMemberBytes * rows.size());
   PackWriter pack(out);
   pack.array(6);
   pack.text("RunBatch");
-  pack.number(static_cast<std::uint64_t>(run));
+  pack.number(static_cast<std::uint64_t>(tag));
   pack.number(static_cast<std::uint64_t>(model));
   pack.binary(kMemberBytes * rows.size());
   for (const Row& row : rows) append_member(out, row);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/rounded_duration.h"
 #include "common/siphash.h"
 #include "exchange/ticket.h"
 
@@ -23,6 +24,10 @@ struct QuarantinedInput {
   std::uint64_t sample;  // of a few bytes of it
   Time since, until;
   std::string reason;  // what it did
+
+  std::string reason_at(Time now) const {
+    return reason + "; the same input is refused for another " + rounded_duration(until - now);
+  }
 };
 
 class Quarantine {

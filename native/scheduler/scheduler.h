@@ -32,9 +32,12 @@
 #include "exchange/ticket.h"
 #include "policies/live_policy.h"
 #include "scheduler/batch_books.h"
+#include "scheduler/blame.h"
 #include "scheduler/gpu_table.h"
 #include "scheduler/order.h"
 #include "scheduler/quarantine.h"
+#include "scheduler/suspects.h"
+#include "scheduler/ticket_ends.h"
 #include "scheduler/waiting_rows.h"
 
 namespace astrarium::front {
@@ -44,30 +47,21 @@ struct Order {
   std::string packet;
 };
 
-// How a worker was lost.
-struct Loss {
-  std::string reason;
-  bool by_its_work = false;  // what it ran may have broken it; else somebody outside ended it
-  std::int64_t run = -1;     // the batch that it named in its last words; -1: it named none
-};
-
-// Whose fault a loss was: a model (-1: it ran none), and so many of its calls. It is certain where the work broke the
-// worker; else somebody outside may have ended it.
-struct Blame {
-  int model = -1, calls = 0;
-  bool certain = false;
-};
-
 class Scheduler {
  public:
   // *memory* is where tickets have their inputs.
   Scheduler(int gpus, Admission& admission, const char* memory)
-      : quarantine(memory), admission_(admission), gpus_(gpus) {}
+      : quarantine(memory), admission_(admission), ends_(admission, ended), suspects_(quarantine, ends_), gpus_(gpus) {}
+
+  // What it consists of hold to its own members.
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
 
   // Tell policies that listen what this share of the requests would have taken alone.
-  void profile(double share, std::uint64_t seed) { profiled_share_ = share, draws_ = Draws(seed); }
-
-  // --- what happened
+  void profile(double share, std::uint64_t seed) {
+    profiled_share_ = share;
+    draws_ = Draws(seed);
+  }
 
   // A fresh policy decides from now on; a setup that none can be made for changes nothing.
   void begin(Setup setup, std::string name, MakeDecider make, Time now) {
@@ -124,21 +118,22 @@ class Scheduler {
 
   // Takes in a worker's message; false where it is not about a batch, and is for others.
   bool hear(int worker, std::string_view packet, Time now) {
-    if (auto done = protocol::NewsScan(packet).batch_done())
-      return believe(*done, now), finish_batch(worker, *done, now), true;
+    if (auto done = protocol::NewsScan(packet).batch_done()) {
+      believe(*done, now);
+      finish_batch(worker, *done, now);
+      return true;
+    }
     if (const auto broken = protocol::NewsScan(packet).batch_broken()) return fail_batch(worker, *broken, now), true;
     if (const auto stopped = protocol::NewsScan(packet).batch_cancelled())
       return confirm_cancel(worker, *stopped, now), true;
     return false;
   }
 
-  // --- deciding
-
   // Decide on all that has happened; returns when to be asked again at the latest.
   Time step(Time now) {
     if (!policy_) return kForever;
     look(now);
-    if (!suspects_.empty()) give_up_late(now);
+    if (!suspects_.empty()) suspects_.give_up_late(now);
     if (!recoveries_.empty()) recover(now);
     if (happenings_.empty() && now < timer_) return next();
     if (now >= timer_) timer_ = kForever;
@@ -154,25 +149,21 @@ class Scheduler {
   void close() {
     policy_.reset();
     for (const std::size_t slot : waiting_.slots()) end(waiting_.take(slot), Outcome::kDropped, Cause::kUnserved, "");
-    for (const Suspect& suspect : std::exchange(suspects_, {}))
-      end(suspect.row, Outcome::kFailed, Cause::kWorkerLost, suspect.reason + ", and the server stopped");
+    suspects_.close();
     for (Gpu& gpu : gpus_)
       for (const Batch& batch : std::exchange(gpu.batches, {})) {
-        if (batch.cancelled) let_go(batch);
+        if (batch.cancelled) ends_.let_go(batch);
         else
           for (const Row& row : batch.rows)
             end(row, Outcome::kFailed, Cause::kModelError, "the server stopped before the batch ended");
       }
   }
 
-  // --- what comes of it: whoever drives this takes these away after each call
-
+  // What comes of all this; whoever drives the scheduler takes it away after each call.
   std::vector<Order> orders;
   std::vector<Ticket*> ended;
   BatchBooks books;
   Quarantine quarantine;
-
-  // --- questions
 
   std::int64_t waiting() const { return waiting_.count(); }
   std::int64_t retried(int model) const {
@@ -191,7 +182,7 @@ class Scheduler {
     std::int64_t held_tickets = std::ssize(ended);
     const auto see = [&](const Row& row) { held_tickets += std::exchange(row.ticket->seen, audit_) != audit_; };
     for (const std::size_t slot : waiting_.slots()) see(waiting_.at(slot).row);
-    for (const Suspect& suspect : suspects_) see(suspect.row);
+    suspects_.for_each(see);
     for (const Gpu& gpu : gpus_)
       for (const Batch& batch : gpu.batches) std::for_each(batch.rows.begin(), batch.rows.end(), see);
     return held_tickets;
@@ -216,22 +207,12 @@ class Scheduler {
   static constexpr int kStuckAfter = 10;                 // times its estimate
   static constexpr Time kLookEvery = 10 * kMillisecond;  // a tenth of what limits are judged over
 
-  // A row that no policy knows of: it was in a batch that broke its worker, and is to run *alone*; or its model's own
-  // worker is away.
-  struct Suspect {
-    Row row;
-    bool alone;
-    std::string reason;
-  };
-
   // A GPU whose batch was cancelled before it was sent: to the policy it recovers until then.
   struct Recovery {
     Time at, stopped;
     int gpu;
     std::int64_t run;
   };
-
-  // workers
 
   void join_apart(int worker, Time now) {
     OwnWorker* own_worker = gpus_.own_worker(worker);
@@ -278,39 +259,26 @@ class Scheduler {
   Blame judge(const std::vector<Batch>& lost, const Loss& loss, int worker, Time now) {
     const Batch* guilty = guilty_of(lost, loss);
     for (const Batch& batch : lost)
-      if (batch.cancelled) let_go(batch);  // its rows wait, or run elsewhere
+      if (batch.cancelled) ends_.let_go(batch);  // its rows wait, or run elsewhere
       else if (&batch == guilty) suspect(batch, loss, now);
-      else if (batch.is_solo())
-        suspects_.push_back(
-            {batch.rows[0], true, "the worker of GPU " + std::to_string(gpus_.gpu_of(worker)) + " " + loss.reason});
+      else if (batch.is_solo()) suspects_.add(batch.rows[0], true, what_happened_to(worker, loss));
       else
-        for (const Row& row : batch.rows) retry_row(row, worker, loss.reason, now);
-    if (guilty == nullptr && (lost.empty() || !lost.front().sent)) return {};
-    const Batch& blamed = guilty == nullptr ? lost.front() : *guilty;
-    return {blamed.model, static_cast<int>(blamed.rows.size()), guilty != nullptr};
-  }
-
-  // The one that the worker named, or the first that it had. That somebody outside ended a worker is believed of a call
-  // once.
-  static const Batch* guilty_of(const std::vector<Batch>& lost, const Loss& loss) {
-    if (lost.empty() || !lost.front().sent) return nullptr;
-    const auto named_batch =
-        std::find_if(lost.begin(), lost.end(), [&](const Batch& batch) { return batch.sent && batch.tag == loss.run; });
-    const Batch& suspected = named_batch == lost.end() ? lost.front() : *named_batch;
-    const bool again =
-        std::any_of(suspected.rows.begin(), suspected.rows.end(), [](const Row& row) { return row.ticket->retried; });
-    return loss.by_its_work || again ? &suspected : nullptr;
+        for (const Row& row : batch.rows) retry_row(row, worker, loss, now);
+    return blame_for(lost, guilty);
   }
 
   // Its rows run alone once more; one that was alone will break any worker.
   void suspect(const Batch& batch, const Loss& loss, Time now) {
-    const std::string what_happened =
-        "the worker of GPU " + std::to_string(gpus_.gpu_of(batch.worker)) + " " + loss.reason;
+    const std::string what_happened = what_happened_to(batch.worker, loss);
     if (batch.rows.size() == 1) return convict(batch.rows[0], what_happened, now);
     for (const Row& row : batch.rows)
-      suspects_.push_back({row, true,
-                           what_happened + " while it ran a batch of " + std::to_string(batch.rows.size()) +
-                               " calls, this one among them"});
+      suspects_.add(row, true,
+                    what_happened + " while it ran a batch of " + std::to_string(batch.rows.size()) +
+                        " calls, this one among them");
+  }
+
+  std::string what_happened_to(int worker, const Loss& loss) const {
+    return "the worker of GPU " + std::to_string(gpus_.gpu_of(worker)) + " " + loss.reason;
   }
 
   void convict(const Row& row, const std::string& what_happened, Time now) {
@@ -323,71 +291,31 @@ class Scheduler {
   void refuse(Ticket* ticket, const QuarantinedInput& entry, Time now) {
     ticket->outcome = Outcome::kFailed;
     ticket->cause = Cause::kQuarantined;
-    ticket->reason = reason_of(entry, now);
+    ticket->reason = entry.reason_at(now);
     ticket->open_rows = 0;
     ended.push_back(ticket);
   }
-
-  // suspects
-
-  Time last_chance(const Row& row) const { return row.ticket->deadline - row.ticket->cost.needed; }
 
   // When to be asked again.
   Time next() const {
     Time soonest = happenings_.events.empty() ? timer_ : 0;  // a batch that could not be sent has failed at once
     for (const Recovery& recovery : recoveries_) soonest = std::min(soonest, recovery.at);
-    for (const Suspect& suspect : suspects_) soonest = std::min(soonest, last_chance(suspect.row) + 1);
-    return soonest;
-  }
-
-  void give_up_late(Time now) {
-    std::erase_if(suspects_, [&](const Suspect& suspect) {
-      const bool late = now > last_chance(suspect.row);
-      if (late)
-        end(suspect.row, Outcome::kFailed, Cause::kWorkerLost, suspect.reason + ", and it is too late to try again");
-      return late;
-    });
-  }
-
-  // What another of them did, or another row of the same call, these would do too.
-  void give_up_held(Time now) {
-    std::erase_if(suspects_, [&](const Suspect& suspect) {
-      if (suspect.row.ticket->outcome == Outcome::kFailed)
-        return end(suspect.row, Outcome::kFailed, Cause::kWorkerLost, suspect.reason), true;
-      const QuarantinedInput* entry = quarantine.find(*suspect.row.ticket, now);
-      if (entry != nullptr) end(suspect.row, Outcome::kFailed, Cause::kQuarantined, reason_of(*entry, now));
-      return entry != nullptr;
-    });
-  }
-
-  static std::string reason_of(const QuarantinedInput& entry, Time now) {
-    return entry.reason + "; the same input is refused for another " + rounded_duration(entry.until - now);
+    return std::min(soonest, suspects_.soonest_end());
   }
 
   // Runs the next suspect of a worker alone; false where it has none.
   bool try_alone(int worker, Time now) {
     if (suspects_.empty() || !gpus_.is_present(worker)) return false;
-    give_up_late(now);
-    give_up_held(now);
-    const auto next_suspect = std::find_if(suspects_.begin(), suspects_.end(), [&](const Suspect& suspect) {
-      return suspect.alone && runs_on(suspect.row, worker);
-    });
-    if (next_suspect == suspects_.end()) return false;
-    const Row row = next_suspect->row;
-    suspects_.erase(next_suspect);
-    count_retry(*row.ticket);
-    launch(gpus_.gpu_of(worker), {row}, false, now, -1, now);
+    const auto row = suspects_.take_alone(now, [&](const Row& row) { return runs_on(row, worker); });
+    if (!row) return false;
+    count_retry(*row->ticket);
+    launch(gpus_.gpu_of(worker), {*row}, false, now, -1, now);
     return true;
   }
 
   // What waited for this worker goes back to the policy.
   void wait_again(int worker, Time now) {
-    std::vector<Row> rows;
-    std::erase_if(suspects_, [&](const Suspect& suspect) {
-      const bool waits = !suspect.alone && runs_on(suspect.row, worker);
-      if (waits) rows.push_back(suspect.row);
-      return waits;
-    });
+    const auto rows = suspects_.take_waiting([&](const Row& row) { return runs_on(row, worker); });
     for (const Row& row : rows) wait(row, now);
   }
 
@@ -401,8 +329,6 @@ class Scheduler {
     look_at_ = now + kLookEvery;
     admission_.look(now);
   }
-
-  // rows
 
   void wait(Row row, Time now) {
     row.number = next_number_++;
@@ -432,39 +358,19 @@ class Scheduler {
   }
 
   void end(const Row& row, Outcome outcome, Cause cause, std::string_view reason) {
-    Ticket& ticket = *row.ticket;
-    if (outcome > ticket.outcome) {
-      ticket.outcome = outcome;
-      ticket.cause = cause;
-      ticket.reason = reason;
-    }
-    if (--ticket.open_rows > 0) return;
-    tell_limit(ticket);
-    if (ticket.held == 0) ended.push_back(&ticket);
-  }
-
-  // What became of a call says how many may be open.
-  void tell_limit(const Ticket& ticket) {
-    OpenCallLimit& limit = admission_.limit(ticket.model);
-    if (ticket.outcome == Outcome::kInTime && ticket.finished <= ticket.deadline)
-      limit.answered(ticket.finished, ticket.cost.weight);
-    else if (ticket.outcome == Outcome::kInTime || ticket.outcome == Outcome::kDropped) limit.lost();
-  }
-
-  // No worker writes for a cancelled batch any more.
-  void let_go(const Batch& batch) {
-    for (const Row& row : batch.rows)
-      if (--row.ticket->held == 0 && row.ticket->open_rows == 0) ended.push_back(row.ticket);
+    ends_.end(row, outcome, cause, reason);
   }
 
   // A row that was with a lost worker, and not to blame.
-  void retry_row(const Row& row, int worker, const std::string& reason, Time now) {
+  void retry_row(const Row& row, int worker, const Loss& loss, Time now) {
     Ticket& ticket = *row.ticket;
     const Time worker_from = std::max(now, admission_.back_at());
-    if (worker_from + ticket.cost.needed <= ticket.deadline) return count_retry(ticket), wait(row, now);
+    if (worker_from + ticket.cost.needed <= ticket.deadline) {
+      count_retry(ticket);
+      return wait(row, now);
+    }
     end(row, Outcome::kFailed, Cause::kWorkerLost,
-        "the worker of GPU " + std::to_string(gpus_.gpu_of(worker)) + " " + reason +
-            ", and it is too late to try again");
+        what_happened_to(worker, loss) + ", and it is too late to try again");
   }
 
   void count_retry(Ticket& ticket) {
@@ -472,8 +378,6 @@ class Scheduler {
     retried_.resize(std::max(retried_.size(), static_cast<std::size_t>(ticket.model) + 1));
     ++retried_[static_cast<std::size_t>(ticket.model)];
   }
-
-  // batches
 
   // The batch that a worker tells of: the first of its GPU.
   std::optional<Batch> take(int worker, std::int64_t tag) {
@@ -505,7 +409,7 @@ class Scheduler {
       if (gpus_.is_present(gpus_.worker_for(other, batch.model)) && !batch.is_solo())
         return launch(other, batch.rows, false, now, -1, now);
     for (const Row& row : batch.rows)
-      suspects_.push_back({row, batch.is_solo(), "the worker of its model on GPU " + std::to_string(gpu) + " is away"});
+      suspects_.add(row, batch.is_solo(), "the worker of its model on GPU " + std::to_string(gpu) + " is away");
   }
 
   // Nothing that a worker tells of can have happened later than now.
@@ -515,11 +419,11 @@ class Scheduler {
   }
 
   void finish_batch(int worker, const protocol::BatchDone& done, Time now) {
-    auto batch = take(worker, done.run);
+    auto batch = take(worker, done.tag);
     if (!batch) return;
     const int gpu = gpus_.gpu_of(worker);
     if (batch->cancelled) return end_cancelled(gpu, *batch, done.started, done.computed, done.finished, now);
-    end_rows(gpu, *batch, done);
+    ends_.answer(gpu, *batch, done);
     const BatchRecord record{batch->tag,        gpu,
                              batch->model,      static_cast<int>(batch->rows.size()),
                              batch->dispatched, batch->planned_end,
@@ -530,26 +434,6 @@ class Scheduler {
     leave_gpu(gpu, *batch,
               BatchFinished{gpu, batch->run, done.started - base_, since_base(done.started + record.kept_gpu())}, now);
     if (batch->ours) report_own_times(*batch, done.own_times);
-  }
-
-  // Each row has its answer, and each ticket learns when the batch of it ran.
-  void end_rows(int gpu, const Batch& batch, const protocol::BatchDone& done) {
-    const bool has_all_shapes = done.shapes && done.shapes->size() == batch.rows.size();
-    for (std::size_t member = 0; member < batch.rows.size(); ++member) {
-      const Row& row = batch.rows[member];
-      Ticket& ticket = *row.ticket;
-      if (has_all_shapes) shape(ticket, row.index, (*done.shapes)[member]);
-      ticket.gpu = gpu;
-      ticket.batch_size = static_cast<int>(batch.rows.size());
-      ticket.batch = batch.tag;
-      ticket.dispatched = batch.dispatched;
-      ticket.planned_end = batch.planned_end;
-      ticket.started = done.started;
-      ticket.finished = done.finished;
-      if (done.shapes && !has_all_shapes)
-        end(row, Outcome::kFailed, Cause::kModelError, "the worker's answer is not what it said it is");
-      else end(row, Outcome::kInTime, Cause::kNone, "");
-    }
   }
 
   void report_own_times(const Batch& batch, const std::vector<std::int64_t>& own_times) {
@@ -563,13 +447,8 @@ class Scheduler {
     }
   }
 
-  static void shape(Ticket& ticket, int row, std::vector<Written> shapes) {
-    ticket.reply_shapes.resize(static_cast<std::size_t>(ticket.rows));
-    ticket.reply_shapes[static_cast<std::size_t>(row)] = std::move(shapes);
-  }
-
   void fail_batch(int worker, const protocol::BatchBroken& broken, Time now) {
-    auto batch = take(worker, broken.run);
+    auto batch = take(worker, broken.tag);
     if (!batch) return;
     if (batch->cancelled)
       return end_cancelled(gpus_.gpu_of(worker), *batch, broken.started, broken.finished, broken.finished, now);
@@ -579,7 +458,7 @@ class Scheduler {
 
   void confirm_cancel(int worker, const protocol::BatchCancelled& news, Time now) {
     const auto oldest_batch = oldest(worker);
-    if (!oldest_batch || oldest_batch->first != news.run || !gpus_[gpus_.gpu_of(worker)].batches.front().cancelled)
+    if (!oldest_batch || oldest_batch->first != news.tag || !gpus_[gpus_.gpu_of(worker)].batches.front().cancelled)
       return;
     const Time started = std::clamp<Time>(news.started, 0, now), ended = std::clamp<Time>(news.stopped, 0, now);
     end_cancelled(gpus_.gpu_of(worker), gpus_.take_first(gpus_.gpu_of(worker)), started, ended, ended, now);
@@ -587,7 +466,7 @@ class Scheduler {
 
   // A cancelled batch is over; it may have ended before its worker heard that it was cancelled.
   void end_cancelled(int gpu, const Batch& batch, Time started, Time computed, Time ended, Time now) {
-    let_go(batch);
+    ends_.let_go(batch);
     books.add_busy(gpu, ended, std::max<Time>(0, computed - std::max(started, batch.dispatched)));
     leave_gpu(gpu, batch, preemption(gpu, batch, started, ended), now);
   }
@@ -619,8 +498,6 @@ class Scheduler {
     joining.away = false;
     happenings_.add(GpuJoined{gpu});
   }
-
-  // decisions
 
   void decide(Time now) {
     const std::vector<Action> actions = policy_->decide(now - base_, happenings_);
@@ -672,7 +549,7 @@ class Scheduler {
 
   void stop(Batch& batch) {
     batch.cancelled = true;
-    for (const Row& row : batch.rows) ++row.ticket->held;
+    ends_.hold(batch);
     orders.push_back({batch.worker, cancel_batch(batch.tag, setup_.preemption_cost)});
   }
 
@@ -690,7 +567,7 @@ class Scheduler {
   void end_held(std::vector<Row>& rows, Time now) {
     std::erase_if(rows, [&](const Row& row) {
       const QuarantinedInput* entry = quarantine.find(*row.ticket, now);
-      if (entry != nullptr) end(row, Outcome::kFailed, Cause::kQuarantined, reason_of(*entry, now));
+      if (entry != nullptr) end(row, Outcome::kFailed, Cause::kQuarantined, entry->reason_at(now));
       return entry != nullptr;
     });
   }
@@ -725,8 +602,9 @@ class Scheduler {
   }
 
   Admission& admission_;
+  TicketEnds ends_;
+  Suspects suspects_;
   GpuTable gpus_;
-  std::vector<Suspect> suspects_;  // in the order in which they came; mostly none
   Setup setup_;
   std::string name_;  // of the policy
   MakeDecider make_;

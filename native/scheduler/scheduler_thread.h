@@ -49,7 +49,8 @@ class SchedulerThread {
 
   ~SchedulerThread() {
     stop();
-    ::close(epoll_), ::close(timer_);
+    ::close(epoll_);
+    ::close(timer_);
   }
   SchedulerThread(const SchedulerThread&) = delete;
   SchedulerThread& operator=(const SchedulerThread&) = delete;
@@ -72,7 +73,7 @@ class SchedulerThread {
     thread_.join();
   }
 
-  // --- for Python
+  // What follows is for Python.
 
   void begin(Setup setup, std::string name, MakeDecider make) {
     const Turn turn(*this);

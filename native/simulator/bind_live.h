@@ -24,20 +24,29 @@ inline nanobind::tuple as_tuple(const Action& action) {
       action);
 }
 
-// (Which of `Event`, GPU, run, when it began and ended), or of a profiled request (which, model, application, what it
-// took alone, 0).
+// The names of events by the numbers of their kinds.
+inline nanobind::tuple event_kinds() {
+  return []<class... Kinds>(std::type_identity<std::variant<Kinds...>>) {
+    return nanobind::make_tuple(Kinds::kName...);
+  }(std::type_identity<Event>());
+}
+
+// (The number of its kind, GPU, run, when it began and ended), or of a profiled request (its kind, model, application,
+// what it took alone, 0).
 inline Event event_of(nanobind::handle row) {
   namespace nb = nanobind;
   const auto number = [&](int place) { return nb::cast<std::int64_t>(row[place]); };
   const int first = static_cast<int>(number(1));
   switch (number(0)) {
-    case 0: return BatchFinished{first, number(2), number(3), number(4)};
-    case 1: return BatchPreempted{first, number(2), number(3), number(4)};
-    case 2: return RequestProfiled{first, static_cast<int>(number(2)), number(3)};
-    case 3: return BatchFailed{first, number(2), {}};
-    case 4: return GpuJoined{first};
-    case 5: return GpuLeft{first};
-    default: throw std::invalid_argument("event " + std::to_string(number(0)) + ": must be from 0 to 5");
+    case kind_number<BatchFinished>(): return BatchFinished{first, number(2), number(3), number(4)};
+    case kind_number<BatchPreempted>(): return BatchPreempted{first, number(2), number(3), number(4)};
+    case kind_number<RequestProfiled>(): return RequestProfiled{first, static_cast<int>(number(2)), number(3)};
+    case kind_number<BatchFailed>(): return BatchFailed{first, number(2), {}};
+    case kind_number<GpuJoined>(): return GpuJoined{first};
+    case kind_number<GpuLeft>(): return GpuLeft{first};
+    default:
+      throw std::invalid_argument("event " + std::to_string(number(0)) + ": must be below " +
+                                  std::to_string(std::variant_size_v<Event>));
   }
 }
 

@@ -126,6 +126,8 @@ NB_MODULE(_simulator, m) {
       "Simulate the requests in these columns, and return the columns of the run's record. It ends early once a model "
       "has more bad requests than its limit, where limits are given.");
   m.def("reasons", &reasons, "Return the reasons for which requests are dropped, by the numbers that records hold.");
+  m.def("event_kinds", &event_kinds, nb::sig("def event_kinds() -> tuple[str, ...]"),
+        "Return the names of events by the numbers that native code knows their kinds by.");
   nb::class_<LivePolicy>(m, "LivePolicy", "A policy's twin that decides on the wall clock; the caller keeps the books.")
       .def(
           "__init__",

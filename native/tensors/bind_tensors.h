@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "tensors/batch_copy.h"
-#include "tensors/json/bytes_tensor.h"
+#include "tensors/bytes_layout.h"
 #include "tensors/json/large_tensor.h"
 #include "tensors/json/outline.h"
 #include "tensors/model.h"

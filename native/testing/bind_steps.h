@@ -70,11 +70,11 @@ inline void bind_step_workers(nb::class_<BoundSteps>& bound) {
           "worker"_a, "now"_a, "Let a worker have batches.")
       .def(
           "worker_left",
-          [](BoundSteps& self, int worker, std::string reason, bool by_its_work, std::int64_t run, Time now) {
-            return as_tuple(self.scheduler.worker_left(worker, {std::move(reason), by_its_work, run}, now));
+          [](BoundSteps& self, int worker, std::string reason, bool by_its_work, std::int64_t tag, Time now) {
+            return as_tuple(self.scheduler.worker_left(worker, {std::move(reason), by_its_work, tag}, now));
           },
-          "worker"_a, "reason"_a, "by_its_work"_a, "run"_a, "now"_a,
-          nb::sig("def worker_left(self, worker: int, reason: str, by_its_work: bool, run: int, now: int) -> Blame"),
+          "worker"_a, "reason"_a, "by_its_work"_a, "tag"_a, "now"_a,
+          nb::sig("def worker_left(self, worker: int, reason: str, by_its_work: bool, tag: int, now: int) -> Blame"),
           "Give a lost worker's requests back to the policy, and return who is to blame.")
       .def(
           "set_apart",

@@ -14,12 +14,12 @@
 namespace astrarium::front {
 
 // As a worker would say it.
-inline std::string batch_done(std::int64_t run, Time started, Time finished, const std::vector<Time>& own_times) {
+inline std::string batch_done(std::int64_t tag, Time started, Time finished, const std::vector<Time>& own_times) {
   std::string out;
   PackWriter pack(out);
   pack.array(9);
   pack.text("BatchDone");
-  pack.number(static_cast<std::uint64_t>(run));
+  pack.number(static_cast<std::uint64_t>(tag));
   for (const Time time : {started, started, started, finished, finished}) pack.number(static_cast<std::uint64_t>(time));
   pack.nil();
   pack.array(own_times.size());
@@ -29,11 +29,11 @@ inline std::string batch_done(std::int64_t run, Time started, Time finished, con
 
 // What a worker reads of an order that we have written.
 struct OrderScan {
-  std::int64_t run = 0, model = 0;
+  std::int64_t tag = 0, model = 0;
   std::size_t members = 0;
   Time start = 0;
-  explicit OrderScan(const std::string& packet) : at_(packet.data() + 10) {  // after the array and its tag
-    run = number();
+  explicit OrderScan(const std::string& packet) : at_(packet.data() + 10) {  // after the array and its name
+    tag = number();
     model = number();
     ++at_;
     members = bytes(4) / kMemberBytes;
@@ -80,7 +80,7 @@ class VirtualGpus {
       Time& free = free_[static_cast<std::size_t>(order.worker)];
       const Time start = std::max({now, scan.start, free});
       free = start + execution(scan);
-      ends_.push({free, order.worker, batch_done(scan.run, start, free, own_times_)});
+      ends_.push({free, order.worker, batch_done(scan.tag, start, free, own_times_)});
     }
     return std::ssize(orders);
   }

@@ -69,7 +69,7 @@ class BatchLoop : private BatchWait {
   static constexpr Time kQuiet = 1'000'000'000;
 
   struct QueuedBatch {
-    std::int64_t run;
+    std::int64_t tag;
     Time received, not_before;
     std::unique_ptr<NativeBatch> native;
     std::optional<Time> recovery = std::nullopt;  // it is to be stopped or skipped
@@ -104,7 +104,7 @@ class BatchLoop : private BatchWait {
     if (model == nullptr) return false;
     auto native = model->batch(memory_, *order);
     if (native == nullptr) return false;
-    batches_.push_back({order->run, received, std::max(received, order->start), std::move(native)});
+    batches_.push_back({order->tag, received, std::max(received, order->start), std::move(native)});
     return true;
   }
 
@@ -116,7 +116,7 @@ class BatchLoop : private BatchWait {
 
   bool cancel(const CancelBatch& order) {
     for (QueuedBatch& batch : batches_) {
-      if (batch.run != order.run) continue;
+      if (batch.tag != order.tag) continue;
       batch.recovery = order.recovery;
       return true;
     }
@@ -135,15 +135,13 @@ class BatchLoop : private BatchWait {
       around_.say(done(batch, *ran, around_.now()));
     } catch (const BatchFailed& error) {
       free_ = around_.now();
-      around_.say(broken(batch.run, std::min(earliest, free_), free_, error.what()));
+      around_.say(broken(batch.tag, std::min(earliest, free_), free_, error.what()));
     } catch (const DeviceLost& error) {
-      around_.say(last_words(batch.run, error.what()));
+      around_.say(last_words(batch.tag, error.what()));
       throw;
     }
     batches_.pop_front();
   }
-
-  // --- how a batch waits
 
   Time now() override { return around_.now(); }
 
@@ -188,7 +186,7 @@ class BatchLoop : private BatchWait {
     const Time stopped = around_.now();
     free_ = stopped + *batch.recovery;
     around_.wait(free_, [this] { return listen(), false; });
-    around_.say(cancelled(batch.run, std::min(began, stopped), stopped));
+    around_.say(cancelled(batch.tag, std::min(began, stopped), stopped));
   }
 
   static std::string done(const QueuedBatch& batch, const Ran& ran, Time finished) {
@@ -196,29 +194,29 @@ class BatchLoop : private BatchWait {
     protocol::PackWriter pack(packet);
     pack.array(9);
     pack.text("BatchDone");
-    for (const Time value : {batch.run, batch.received, ran.began, ran.began, ran.ended, finished})
+    for (const Time value : {batch.tag, batch.received, ran.began, ran.began, ran.ended, finished})
       pack.number(static_cast<std::uint64_t>(value));
     packet += batch.native->shapes;
     pack.array(0);
     return packet;
   }
 
-  static std::string broken(std::int64_t run, Time started, Time finished, std::string_view error) {
+  static std::string broken(std::int64_t tag, Time started, Time finished, std::string_view error) {
     std::string packet;
     protocol::PackWriter pack(packet);
     pack.array(5);
     pack.text("BatchBroken");
-    for (const Time value : {run, started, finished}) pack.number(static_cast<std::uint64_t>(value));
+    for (const Time value : {tag, started, finished}) pack.number(static_cast<std::uint64_t>(value));
     pack.long_text(error);
     return packet;
   }
 
-  static std::string last_words(std::int64_t run, std::string_view error) {
+  static std::string last_words(std::int64_t tag, std::string_view error) {
     std::string packet;
     protocol::PackWriter pack(packet);
     pack.array(3);
     pack.text("WorkerBroken");
-    pack.number(static_cast<std::uint64_t>(run));
+    pack.number(static_cast<std::uint64_t>(tag));
     pack.long_text(error);
     return packet;
   }
@@ -232,12 +230,12 @@ class BatchLoop : private BatchWait {
     return packet;
   }
 
-  static std::string cancelled(std::int64_t run, Time started, Time stopped) {
+  static std::string cancelled(std::int64_t tag, Time started, Time stopped) {
     std::string packet;
     protocol::PackWriter pack(packet);
     pack.array(4);
     pack.text("BatchCancelled");
-    for (const Time value : {run, started, stopped}) pack.number(static_cast<std::uint64_t>(value));
+    for (const Time value : {tag, started, stopped}) pack.number(static_cast<std::uint64_t>(value));
     return packet;
   }
 

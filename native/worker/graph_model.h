@@ -58,7 +58,8 @@ class GraphWork : public NativeBatch {
       try {
         return runner_->ready(*batch_);
       } catch (const CudaError& error) {
-        return failed = error, true;
+        failed = error;
+        return true;
       }
     });
     if (failed) throw *failed;

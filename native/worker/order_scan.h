@@ -18,14 +18,14 @@ using protocol::Member;
 using protocol::Written;
 
 struct RunBatch {
-  std::int64_t run = 0, model = 0;
+  std::int64_t tag = 0, model = 0;
   std::vector<Member> members;
   Time start = 0;                            // not before
   std::vector<std::vector<Written>> shapes;  // by member, as far as the model's own do not say it all
 };
 
 struct CancelBatch {
-  std::int64_t run;
+  std::int64_t tag;
   Time recovery;
 };
 
@@ -37,10 +37,10 @@ class OrderScan {
   std::optional<RunBatch> run_batch() {
     constexpr std::string_view kStart =
         "\x96\xa8"
-        "RunBatch";  // an array of six, and its tag
+        "RunBatch";  // an array of six, and its name
     if (!pack_.begins_with(kStart)) return std::nullopt;
     RunBatch order;
-    order.run = pack_.number();
+    order.tag = pack_.number();
     order.model = pack_.number();
     const std::string_view members = pack_.binary();
     if (members.size() % sizeof(Member) != 0) return std::nullopt;

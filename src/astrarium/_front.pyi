@@ -1,5 +1,6 @@
 """The native front of servers: threads that read calls, and what they share with the scheduler."""
 
+import enum
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -83,6 +84,33 @@ class CallCost:
     def length(self) -> int:
         """The length of that call; 0: all cost the same, or it is not known."""
 
+class Verdict(enum.Enum):
+    """A verdict says whether a call is let in, or why not."""
+
+    TAKEN = 0
+    """It is let in."""
+
+    CLOSED = 1
+    """The server takes no calls now."""
+
+    TOO_LATE = 2
+    """Not even an idle GPU would be in time."""
+
+    FULL = 3
+    """As many calls are open as may be."""
+
+    AWAY = 4
+    """No worker is up, and none will be in time."""
+
+    BACKLOG = 5
+    """As many calls of this model are open as can be answered in time."""
+
+    BEHIND = 6
+    """A network thread has more calls to read than it can."""
+
+    TEXTS = 7
+    """More texts wait for tokens than can have them in time."""
+
 class Admission:
     """The admission decides which calls are let in, in any thread."""
 
@@ -90,11 +118,16 @@ class Admission:
         """Return what a call of so many rows of this length costs; 0: it is not known, and may be as short as
         any."""
 
-    def judge(self, model: int, cost: CallCost, objective: int, received: int, now: int) -> int:
-        """Return the verdict on a call, as `Verdict` numbers them, and let nothing in."""
+    def judge(self, model: int, cost: CallCost, objective: int, received: int, now: int) -> Verdict:
+        """Return the verdict on a call, and let nothing in."""
 
-    def admit(self, model: int, cost: CallCost, objective: int, received: int, now: int) -> int:
-        """Return the verdict on a call; one that is let in (0) counts as open until `ended`."""
+    def admit(self, model: int, cost: CallCost, objective: int, received: int, now: int) -> Verdict:
+        """Return the verdict on a call; one that is taken counts as open until `ended`."""
+
+    def words(
+        self, verdict: Verdict, model: int, name: str, cost: CallCost, objective: int, received: int, now: int
+    ) -> str:
+        """Return what the client of a call that was refused is told."""
 
     def let_in(self, model: int, cost: CallCost, objective: int, calls: int = 1) -> None:
         """Count calls as open until `ended`, whatever their verdict."""

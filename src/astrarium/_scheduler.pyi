@@ -91,8 +91,8 @@ class Scheduler:
     def worker_joined(self, worker: int) -> None:
         """Let a worker have batches, now that it has its models."""
 
-    def worker_left(self, worker: int, reason: str, by_its_work: bool, run: int) -> Blame:
-        """Give a lost worker's requests back to the policy, and return who is to blame; *run* is the batch
+    def worker_left(self, worker: int, reason: str, by_its_work: bool, tag: int) -> Blame:
+        """Give a lost worker's requests back to the policy, and return who is to blame; *tag* is of the batch
         that its last words named, or -1."""
 
     def set_apart(self, model: int, workers: Sequence[int]) -> None:

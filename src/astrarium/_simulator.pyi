@@ -7,7 +7,7 @@ from astrarium.core.arrivals import Bools, Ints
 
 # request, model, arrival, deadline, application, length, bucket
 ArrivalRow = tuple[int, int, int, int, int, int, int]
-EventRow = tuple[int, int, int, int, int]  # its kind, as `Event` counts them, and what it is made of
+EventRow = tuple[int, int, int, int, int]  # its kind, as `event_kinds` has them, and what it is made of
 ActionRow = tuple[int, int, Any, int]  # its kind, and what it is made of
 
 class Dynamic:
@@ -97,6 +97,9 @@ def simulate_serving(
 
 def reasons() -> list[str]:
     """Return the reasons for which requests are dropped, by the numbers that records hold."""
+
+def event_kinds() -> tuple[str, ...]:
+    """Return the names of events by the numbers that native code knows their kinds by."""
 
 class LivePolicy:
     """A policy's twin that decides on the wall clock; the caller keeps the books."""

@@ -150,7 +150,7 @@ class Steps:
     def worker_joined(self, worker: int, now: int) -> None:
         """Let a worker have batches."""
 
-    def worker_left(self, worker: int, reason: str, by_its_work: bool, run: int, now: int) -> Blame:
+    def worker_left(self, worker: int, reason: str, by_its_work: bool, tag: int, now: int) -> Blame:
         """Give a lost worker's requests back to the policy, and return who is to blame."""
 
     def set_apart(self, model: int, workers: Sequence[int], now: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from enum import Enum
 from importlib import import_module
 from inspect import isclass
 from types import ModuleType
@@ -36,12 +37,14 @@ def test_everything_has_a_docstring(name: str) -> None:
 
 
 def docstrings(owner: ModuleType | type, prefix: str = "") -> list[tuple[str, str | None]]:
-    """Return what functions, classes, methods and properties say; constructors are what their classes say."""
+    """Return what all parts say, members of enums among them; constructors are what their classes say."""
     said: list[tuple[str, str | None]] = []
     for name, member in vars(owner).items():
         if name.startswith("__"):
             continue
-        if isclass(member):
+        if isclass(member) and issubclass(member, Enum):
+            said += [(name, member.__doc__), *((f"{name}.{one.name}", one.__doc__) for one in member)]
+        elif isclass(member):
             said += [(name, member.__doc__), *docstrings(member, f"{name}.")]
         elif callable(member) or isinstance(member, property):
             said.append((prefix + name, own_docstring(member)))

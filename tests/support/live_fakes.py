@@ -179,8 +179,8 @@ class FakeWorkers:
                 self._say(worker, MILLISECOND, lambda: ModelUnloaded(model))
             case RunBatch():
                 self._run(worker, order)
-            case CancelBatch(run):
-                self._cancelled[run] = order
+            case CancelBatch(tag):
+                self._cancelled[tag] = order
             case Ping(sent):
                 self._say(worker, 0, lambda: Pong(sent, self._loop.now))
 
@@ -247,12 +247,12 @@ class FakeWorkers:
         return [(1 + 3 * one.application + (one.block // 64 + one.row) % 3) * MILLISECOND for one in members]
 
     def _ended(self, order: RunBatch, start: Time, end: Time, own: list[Time]) -> News:
-        if order.run in self._cancelled:
-            return BatchCancelled(order.run, start, end)
+        if order.tag in self._cancelled:
+            return BatchCancelled(order.tag, start, end)
         if order.model in self.broken:
-            return BatchBroken(order.run, start, end, "ValueError: no")
+            return BatchBroken(order.tag, start, end, "ValueError: no")
         return BatchDone(
-            order.run, start, start, start, end, end, own_times=own if self.tells_own_times else []
+            order.tag, start, start, start, end, end, own_times=own if self.tells_own_times else []
         )
 
     def _say(self, worker: int, after: Time, news: Callable[[], News]) -> None:

@@ -128,11 +128,11 @@ class Items(NamedTuple):
             low = chance.integers(values, size=self.model.shape).astype(_dtype(self.model))
             memory.view[at : at + low.nbytes] = low.tobytes()
 
-    def order(self, run: int, size: int) -> RunBatch:
-        start = self.first + run % SETS * self.most * self.block
+    def order(self, tag: int, size: int) -> RunBatch:
+        start = self.first + tag % SETS * self.most * self.block
         blocks = range(start, start + size * self.block, self.block)
         replies = [BatchMember(at, 1, 0, at + self.block - ROOM, ROOM) for at in blocks]
-        return RunBatch(run, self.number, packed(replies))
+        return RunBatch(tag, self.number, packed(replies))
 
 
 def _dtype(model: Model) -> Any:

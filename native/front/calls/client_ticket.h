@@ -49,15 +49,23 @@ struct ClientTicket : Ticket {
   // A part has no answer. The first one says why there is none, unless it is the client's own fault.
   void hear_end_of(const ClientTicket& part) {
     if (outcome != Outcome::kInTime && (is_clients_fault() || !part.is_clients_fault())) return;
-    outcome = part.outcome, cause = part.cause, fault = part.fault, reason = part.reason;
+    outcome = part.outcome;
+    cause = part.cause;
+    fault = part.fault;
+    reason = part.reason;
     if (outcome != Outcome::kInTime) return;
     outcome = Outcome::kFailed;
     reason = "the worker's answer is not what it said it is";
   }
   // Of the part that came last.
   void take_stages_of(const ClientTicket& part) {
-    admitted = part.admitted, dispatched = part.dispatched, started = part.started, finished = part.finished;
-    gpu = part.gpu, batch = part.batch, batch_size = part.batch_size;
+    admitted = part.admitted;
+    dispatched = part.dispatched;
+    started = part.started;
+    finished = part.finished;
+    gpu = part.gpu;
+    batch = part.batch;
+    batch_size = part.batch_size;
   }
 
   // What one large call needed is not kept for small ones.

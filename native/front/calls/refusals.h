@@ -1,13 +1,13 @@
-// What clients of calls without an answer get instead: the same as astrarium.server.control.calls.refusals gives them.
+// What clients of calls without an answer get instead. Python says the same of calls that it has read, in
+// astrarium.server.control.calls.refusals; exchange/refusal_words.h has the words for both where a call is not let in.
 #pragma once
 
-#include <algorithm>
-#include <cstdio>
 #include <string>
 #include <string_view>
 
 #include "common/rounded_duration.h"
 #include "exchange/outcome_names.h"
+#include "exchange/refusal_words.h"
 #include "protocol/answer.h"
 
 namespace astrarium::front {
@@ -56,23 +56,13 @@ class Refusals {
  public:
   const Refusal& last() const { return last_; }
 
-  void too_late(std::string_view model, Time objective, const CallCost& cost, Time passed) {
-    const std::string length = cost.length ? " of length " + std::to_string(cost.length) : "";
-    begin("model ", model) += " cannot answer within " + rounded_duration(objective) + ": one request" + length +
-                              " alone takes " + rounded_duration(cost.needed) + ", and " + rounded_duration(passed) +
-                              " had passed";
-    write(kDeadline);
-  }
-  void full(std::int64_t open) {
-    text_ = "overloaded: " + std::to_string(open) + " calls are open already, the most that may be";
-    write(kOverloaded, true);
-  }
-  void backlog(std::string_view model, std::int64_t open, Time objective) {
-    char within[32];
-    std::snprintf(within, sizeof within, "%g", static_cast<double>(objective) / static_cast<double>(kMillisecond));
-    begin("overloaded: model ", model) +=
-        " has " + std::to_string(open) + " calls open, more than can be answered in " + within + " ms";
-    write(kOverloaded, true);
+  // The admission has refused a call.
+  void not_let_in(Verdict verdict, const JudgedCall& call, const Admission& admission) {
+    text_.clear();
+    append_words(text_, verdict, call, admission);
+    const RefusedFor kind = refused_for(verdict);
+    if (kind == RefusedFor::kDeadline) write(kDeadline);
+    else write(kind == RefusedFor::kOverloaded ? kOverloaded : kUnavailable, true);
   }
   // Of one call, while nothing else is open.
   void too_many_texts(std::string_view model, std::int64_t texts, Time objective) {
@@ -87,19 +77,12 @@ class Refusals {
   }
   void texts(std::string_view model, std::size_t waiting) {
     text_ = "overloaded: " + std::to_string(waiting) + " texts wait for the tokenizer of model ";
-    text_ += model, text_ += ", more than it can take in time";
+    text_ += model;
+    text_ += ", more than it can take in time";
     write(kOverloaded, true);
   }
   void changed(std::string_view model) {
     begin("model ", model) += " was loaded anew or unloaded while the call arrived";
-    write(kUnavailable, true);
-  }
-  void closed(std::string_view model) {
-    begin("model ", model) += " took no calls when this one had arrived: the server drains, or no worker is up";
-    write(kUnavailable, true);
-  }
-  void away(std::string_view model, Time rest) {
-    begin("model ", model) += ": no worker is up; one is expected in " + rounded_duration(std::max<Time>(rest, 0));
     write(kUnavailable, true);
   }
   void no_memory() {
@@ -137,7 +120,8 @@ class Refusals {
   // An element in an answer that was to be JSON.
   void no_text(const protocol::NoText& problem) {
     if (problem.is_broken) return not_there();
-    text_ = "output ", text_ += problem.output,
+    text_ = "output ";
+    text_ += problem.output;
     text_ += ", element " + std::to_string(problem.number) +
              ": expected text in UTF-8; ask for this output with the parameter binary_data: true (got ";
     text_ += shown_bytes(problem.element.substr(0, 20)) + ")";
@@ -207,7 +191,10 @@ class Refusals {
     return text_ += model;
   }
 
-  void write(const RefusalKind& kind, bool retry = false) { last_.kind = kind, last_.retry = retry; }
+  void write(const RefusalKind& kind, bool retry = false) {
+    last_.kind = kind;
+    last_.retry = retry;
+  }
 
   Refusal last_;
   std::string& text_ = last_.reason;

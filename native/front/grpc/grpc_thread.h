@@ -175,8 +175,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   static constexpr std::int64_t kMostLong = 1 << 14;    // calls in Python at once, which cost about 10 KiB each
   static constexpr Time kLinger = 1000 * kMillisecond;  // for a client to hear why it is left
 
-  // ---- connections
-
   void open(int fd) override {
     GrpcConnection& connection = connections_.add(fd, number_);
     const Http2Limits limits{shared_.limits.head_bytes, kMostStreams, kMostResets, kWindow, kMostKept};
@@ -341,8 +339,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     mark(*connection);
   }
 
-  // ---- what clients make us keep
-
   // Open streams, their metadata and unfinished frames. Other threads learn of it when it is worth that.
   void count_heads(std::size_t more, std::size_t less) {
     heads_ += more;
@@ -371,13 +367,17 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
       connection.http2->break_off(Http2Error::kCalm, "memory", "too many answers wait to be taken");
   }
 
-  // ---- what comes on a stream
-
   // Of the metadata only what somebody reads is kept.
   void field(GrpcStream& stream, std::string_view name, std::string_view value) override {
     begin(stream);
-    if (name == ":method") return stream.is_post = value == "POST", void();
-    if (name == "content-type") return stream.is_grpc = is_grpc_type(value), void();
+    if (name == ":method") {
+      stream.is_post = value == "POST";
+      return;
+    }
+    if (name == "content-type") {
+      stream.is_grpc = is_grpc_type(value);
+      return;
+    }
     Place* place = place_of(stream, name);
     if (place == nullptr) return;
     stream.metadata += name;
@@ -598,8 +598,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     if (std::exchange(stream.tell_sent, false)) pass(stream, {PassedCall::kSent, stream.connection->number, stream.id});
   }
 
-  // ---- plain calls
-
   // Takes a call or refuses it; else says why it goes the long way.
   std::string_view take(GrpcStream& stream, std::string_view message) {
     std::string_view why;
@@ -667,8 +665,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     end(http2, stream, 0, {}, {});
   }
 
-  // ---- the end of a call
-
   static constexpr int kInvalid = 3, kDeadline = 4, kExhausted = 8, kUnimplemented = 12, kInternal = 13,
                        kUnauthenticated = 16;  // statuses
   // As Keys in astrarium.server.protocol.keys.
@@ -703,8 +699,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     if (alone) http2.send_head(stream, block, true);
     else http2.send_trailers(stream, block);
   }
-
-  // ---- the long way
 
   void go_long(GrpcStream& stream, std::string_view why, std::string_view message, bool compressed) {
     const bool streams = stream.mode == GrpcStream::kStream;
@@ -744,8 +738,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     return "ipv6:%5B" + std::string(text) + "%5D:" + std::to_string(ntohs(six.sin6_port));
   }
 
-  // ---- time
-
   // Closes who has never said hello, stops in the middle of something or takes nothing of what waits for it, and ends
   // calls that stopped arriving.
   bool sweep_all() override {
@@ -753,7 +745,10 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     connections_.for_each([this, &lingers](GrpcConnection& connection) {
       GrpcHttp2& http2 = *connection.http2;
       http2.forgive(kForgiven);
-      if (connection.left && began_ - connection.left < kLinger) return lingers = true, void();
+      if (connection.left && began_ - connection.left < kLinger) {
+        lingers = true;
+        return;
+      }
       if (connection.left) return lose(connection);
       if (const std::string_view why = why_closed(connection); !why.empty()) return lose(connection, why);
       http2.for_each([&](GrpcStream& stream) {

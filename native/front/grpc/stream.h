@@ -111,7 +111,7 @@ inline bool is_grpc_type(std::string_view type) {
          (type.size() == kType.size() || type[kType.size()] == '+' || type[kType.size()] == ';');
 }
 
-// ---- what we answer with
+// What we answer with.
 
 inline const std::string& answer_head() {
   static const std::string head = [] {

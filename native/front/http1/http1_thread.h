@@ -148,8 +148,6 @@ class Http1Thread : public EventThread {
   // Bytes of a request that may be large: where its tensors go is not known yet.
   static constexpr std::size_t kLook = 1 << 14;
 
-  // ---- connections
-
   void open(int fd) override {
     Connection& connection = connections_.add(fd, number_);
     connection.since = began_;
@@ -174,7 +172,10 @@ class Http1Thread : public EventThread {
     int unread = 0;
     ::ioctl(connection.fd, FIONREAD, &unread);
     if (unread == 0 && !connection.lingers) return lose(connection, 0);
-    if (!std::exchange(connection.left, true)) ::shutdown(connection.fd, SHUT_WR), connection.since = began_;
+    if (!std::exchange(connection.left, true)) {
+      ::shutdown(connection.fd, SHUT_WR);
+      connection.since = began_;
+    }
     connection.closing = connection.input_closed = true;
     sweep_soon();
     arm(connection);
@@ -220,8 +221,6 @@ class Http1Thread : public EventThread {
     if (const int error = connection.flush()) return lose(connection, error);
     settle(connection);
   }
-
-  // ---- reading
 
   void receive(Connection& connection) {
     if (connection.left) return throw_away(connection);
@@ -302,8 +301,6 @@ class Http1Thread : public EventThread {
     if (connection.is_over()) return lose(connection, 0);
     arm_after_reading(connection);
   }
-
-  // ---- large requests
 
   // How many bytes must be here before it is of use to look again: the beginning of a large request tells much.
   std::size_t next_look(std::string_view data, const Reading& reading) const {
@@ -400,8 +397,6 @@ class Http1Thread : public EventThread {
     if (less) shared_.held.fetch_sub(less, std::memory_order_relaxed);
   }
 
-  // ---- calls
-
   // Takes the call that was read, or refuses it; else says why it goes the long way.
   std::string_view take(Connection& connection) {
     if (has_all_connections()) return "busy";
@@ -436,8 +431,6 @@ class Http1Thread : public EventThread {
 
   void refuse(const Refusal& refusal) { writer_.refuse(refusal.kind.http, refusal.reason, refusal.retry); }
   void end_round() override { calls_.send(); }
-
-  // ---- answers
 
   void answer_all() override {
     const auto answer = [this](const ClientTicket& ticket, const protocol::ReplyLayout* layout) {
@@ -478,8 +471,6 @@ class Http1Thread : public EventThread {
     if (sent < writer_.size()) writer_.rest(sent, connection.out);
   }
 
-  // ---- the long way
-
   void go_long_kept(Connection& connection, std::string_view why) {
     const std::string data(connection.in.view());
     forget_kept(connection);
@@ -505,8 +496,6 @@ class Http1Thread : public EventThread {
   }
 
   bool pass(Passed passed) { return shared_.long_way.push(std::move(passed)); }
-
-  // ---- time
 
   bool sweep_all() override {
     const Time now = began_;

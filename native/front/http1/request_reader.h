@@ -24,8 +24,8 @@ struct Reading {
 
 class RequestReader {
  public:
-  RequestReader(const protocol::PlainCalls& desk, const Keys& keys, std::size_t largest_head)
-      : plain_calls_(desk), keys_(keys), largest_head_(largest_head) {}
+  RequestReader(const protocol::PlainCalls& plain_calls, const Keys& keys, std::size_t largest_head)
+      : plain_calls_(plain_calls), keys_(keys), largest_head_(largest_head) {}
 
   // Fills *call* from a whole request; the call refers to the request and to this reader until the next one is read.
   Reading read(std::string_view data, protocol::Call& call) {

@@ -11,58 +11,14 @@
 #include <utility>
 #include <vector>
 
-#include "front/byte_queue.h"
 #include "front/http2/fields.h"
 #include "front/http2/frames.h"
 #include "front/http2/header_compression.h"
 #include "front/http2/reset_budget.h"
+#include "front/http2/stream.h"
 #include "front/http2/stream_history.h"
 
 namespace astrarium::front {
-
-// What every stream has; a protocol's own streams have more.
-struct Http2Stream {
-  std::uint32_t id = 0;               // 0: it is no more
-  std::int64_t send_window = 0;       // bytes that the client allows us, beyond what it allows every stream
-  std::int64_t window = 0, used = 0;  // bytes that we allow the client, and that came since we last did
-  std::int64_t length = -1, got = 0;  // bytes of data that its head announced, if it did, and that came
-  std::size_t head_bytes = 0;         // of its fields, as SETTINGS_MAX_HEADER_LIST_SIZE counts them
-  bool client_ended = false;          // it sends no more
-  bool has_head = false;              // the client has our first headers
-  bool ends = false, waits = false;   // once `out` is sent so is `trailers`; it is among those that wait
-  ByteQueue out;                      // data for which there was no window yet
-  std::string trailers;               // a header block
-};
-
-template <class Stream>
-class Http2Connection;
-
-// What a protocol hears of its streams.
-template <class Stream>
-class Http2Service {
- public:
-  virtual ~Http2Service() = default;
-  // A field of the request's head, as long as that is well-formed and no larger than announced.
-  virtual void field(Stream& stream, std::string_view name, std::string_view value) = 0;
-  // Its head is well-formed; it may be larger than announced.
-  virtual void opened(Stream& stream) = 0;
-  virtual void data(Stream& stream, std::string_view data) = 0;
-  virtual void ended(Stream& stream) = 0;
-  // Its last byte is with the client, or the client wants no more, or there is no connection: it is no more after this.
-  virtual void closed(Stream& stream) = 0;
-  // Of `out` nothing is left.
-  virtual void sent(Stream& stream) = 0;
-  // The client has reset it. Whether it waited so long for its answer that this is nobody's fault.
-  virtual bool has_waited(const Stream& stream) = 0;
-};
-
-struct Http2Limits {
-  std::size_t head_bytes;  // of a head's fields, with what HPACK counts for each
-  std::size_t streams;     // at once
-  std::size_t resets;      // that a client may have in reserve
-  std::int64_t window;     // of a stream
-  std::size_t unsent;      // bytes: who takes so little opens no more streams
-};
 
 template <class Stream>
 class Http2Connection {
@@ -90,8 +46,6 @@ class Http2Connection {
     return broken_ ? before : before - data.size();
   }
 
-  // ---- sending on a stream
-
   // *block*: fields; after them comes data, or nothing more.
   void send_head(Stream& stream, std::string_view block, bool ends) {
     stream.has_head = true;
@@ -109,7 +63,11 @@ class Http2Connection {
 
   // After all data; the stream is closed once the client's windows have let it pass.
   void send_trailers(Stream& stream, std::string_view block) {
-    if (!stream.out.empty()) return stream.ends = true, stream.trailers.assign(block), void();
+    if (!stream.out.empty()) {
+      stream.ends = true;
+      stream.trailers.assign(block);
+      return;
+    }
     append_block(stream.id, block, true);
     close(stream, Http2Error::kNone);
   }
@@ -131,8 +89,6 @@ class Http2Connection {
     const auto entry = streams_.find(id);
     return entry == streams_.end() ? nullptr : entry->second.get();
   }
-
-  // ---- the connection
 
   // Asks the client to open no more streams; `gone` follows once it knows.
   void go_away() {
@@ -213,7 +169,11 @@ class Http2Connection {
 
   bool take_preface(std::string_view& data) {
     const auto common = std::min(data.size(), kPreface.size());
-    if (data.substr(0, common) != kPreface.substr(0, common)) return broken_ = true, reason_ = "not_http2", false;
+    if (data.substr(0, common) != kPreface.substr(0, common)) {
+      broken_ = true;
+      reason_ = "not_http2";
+      return false;
+    }
     if (common < kPreface.size()) return false;
     data.remove_prefix(common);
     return greeted_ = true;
@@ -241,8 +201,6 @@ class Http2Connection {
     }
   }
 
-  // ---- errors of one stream
-
   void offend(Stream& stream, Http2Error error) {
     reset(stream, error);
     charge();
@@ -265,8 +223,6 @@ class Http2Connection {
     body.remove_suffix(padding);
     return true;
   }
-
-  // ---- heads
 
   void headers(const FrameHead& head, std::string_view body) {
     constexpr std::size_t kPriorityBytes = 5;
@@ -365,8 +321,6 @@ class Http2Connection {
     stream->window = limits_.window;
     return *stream;
   }
-
-  // ---- data
 
   void data(const FrameHead& head, std::string_view body) {
     if (history_.is_idle(head.stream)) return break_off();
@@ -483,8 +437,6 @@ class Http2Connection {
     spare_.push_back(std::move(removed));
   }
 
-  // ---- what is not about one stream's data
-
   void was_reset(const FrameHead& head) {
     if (head.size != 4) return break_off(Http2Error::kFrameSize, "a reset has four bytes");
     if (history_.is_idle(head.stream)) return break_off();
@@ -558,7 +510,10 @@ class Http2Connection {
       return more ? break_off(Http2Error::kFlowControl, "a window is larger than it can be") : break_off();
     }
     window += more;
-    if (stream == nullptr) return has_window_ = true, void();
+    if (stream == nullptr) {
+      has_window_ = true;
+      return;
+    }
     largest_send_window_ = std::max(largest_send_window_, window);
     send_rest(*stream);
   }

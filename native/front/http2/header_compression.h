@@ -250,7 +250,10 @@ class HpackDecoder {
 
   bool look_up(std::size_t index, FoundField& result) const {
     if (index == 0 || index > kStatic + table_.size()) return false;
-    if (index <= kStatic) return std::tie(result.name, result.value) = kStaticFields[index - 1], true;
+    if (index <= kStatic) {
+      std::tie(result.name, result.value) = kStaticFields[index - 1];
+      return true;
+    }
     const Field& field = table_[index - kStatic - 1];
     result = {field.name, field.value, field.clean_name, field.clean_value};
     return true;

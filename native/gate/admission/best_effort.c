@@ -13,7 +13,7 @@
 
 enum { LONG_WINDOWS = 4 };
 enum { MARK_EVERY = 8, FENCED_MARK_EVERY = 32 }; /* launches; both below GATE_TRAIL */
-static const uint64_t UNKNOWN_NS = 50 * 1000; /* what a kernel that was never measured is taken to need */
+static const uint64_t UNKNOWN_NS = 50 * 1000ull; /* what a kernel that was never measured is taken to need */
 
 static int too_long(const gate_board *board, const member *me, const launch *made) {
     if (!me->company || !made->kernel || made->kernel->rigid) return 0;

@@ -12,7 +12,7 @@
 #include "members/streams.h"
 #include "sharing/scene.h"
 
-static const uint64_t SPIN_NS = 2000 * 1000, DOZE_NS = 20 * 1000 * 1000; /* held for so long: spin, then nap */
+static const uint64_t SPIN_NS = 2000 * 1000ull, DOZE_NS = 20ull * 1000 * 1000; /* held for so long: spin, then nap */
 
 void hold_relax(void) {
     for (int turn = 0; turn < 16; turn++) {
@@ -37,7 +37,7 @@ static void pause_for(gate_board *board, uint64_t held, uint32_t seen) {
         return;
     }
     gate_board_sweep(board);
-    gate_board_wait(board, seen, 1000 * 1000);
+    gate_board_wait(board, seen, 1000 * 1000ull);
 }
 
 static gate_verdict asked(gate_board *board, const member *me, const gate_work *work, int *beside) {

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "kernels/profile.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,16 @@ static int split(char *text, char *fields[FIELDS]) {
     return 1;
 }
 
-static int three(const char *text, unsigned into[3]) { return sscanf(text, "%u,%u,%u", into, into + 1, into + 2) == 3; }
+static int three(const char *text, unsigned into[3]) {
+    for (int axis = 0; axis < 3; axis++) {
+        char *end = NULL;
+        unsigned long size = strtoul(text, &end, 10);
+        if (end == text || size > UINT_MAX || (axis < 2 && *end != ',')) return 0;
+        into[axis] = (unsigned)size;
+        text = end + 1;
+    }
+    return 1;
+}
 
 static int parsed(char *text, profile_row *into) {
     char kind[16] = "", *fields[FIELDS];
@@ -49,7 +59,9 @@ static void read_rows(FILE *file) {
     profile_row row;
     while (getline(&text, &capacity, file) >= 0) {
         if (!parsed(text, &row)) continue;
-        rows = realloc(rows, (row_count + 1) * sizeof *rows);
+        profile_row *more = realloc(rows, (row_count + 1) * sizeof *rows);
+        if (!more) break; /* what was read so far is right */
+        rows = more;
         rows[row_count++] = row;
     }
     free(text);

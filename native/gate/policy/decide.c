@@ -67,7 +67,7 @@ static gate_verdict orion(const gate_knobs *knobs, const gate_scene *scene, cons
 }
 
 static const double WINDOW_SHARE = 0.1; /* of a request's latency */
-static const uint64_t LEAST_WINDOW = 50 * 1000, MOST_WINDOW = 500 * 1000;
+static const uint64_t LEAST_WINDOW = 50 * 1000ull, MOST_WINDOW = 500 * 1000ull;
 
 uint64_t gate_window_for(uint64_t given, uint64_t latency) {
     if (given) return given;

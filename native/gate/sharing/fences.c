@@ -3,9 +3,9 @@
 #include "board/atomics.h"
 #include "board/places.h"
 #include "board/reads.h"
-#include "sharing/lease.h"
+#include "sharing/liveliness.h"
 
-static const uint64_t QUIET = 2000 * 1000 * 1000ull; /* ns */
+static const uint64_t QUIET = 2000ull * 1000 * 1000; /* ns */
 enum { QUIET_EVERY = 8 };                             /* fences */
 
 int gate_board_asked(const gate_board *board, int client, const gate_client *other, uint64_t now, uint64_t number) {

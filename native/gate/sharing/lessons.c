@@ -5,7 +5,7 @@
 #include "board/atomics.h"
 #include "board/knobs.h"
 #include "board/reads.h"
-#include "sharing/lease.h"
+#include "sharing/liveliness.h"
 #include "sharing/scene.h"
 
 void gate_board_charge(gate_board *board, uint64_t now, uint32_t kind, uint64_t duration) {

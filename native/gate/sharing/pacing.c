@@ -3,7 +3,7 @@
 #include "board/atomics.h"
 #include "board/reads.h"
 
-static const uint64_t RECENT = 20 * 1000 * 1000; /* ns: a client that wants throughput launches all the time */
+static const uint64_t RECENT = 20ull * 1000 * 1000; /* ns: a client that wants throughput launches all the time */
 
 int gate_board_paced(const gate_board *board) {
     return gate_board_search_limit(board) > 0 && gate_policy_fences(gate_board_policy(board));

@@ -6,7 +6,7 @@
 #include "board/reads.h"
 #include "board/tracks.h"
 #include "sharing/fences.h"
-#include "sharing/lease.h"
+#include "sharing/liveliness.h"
 
 static void see_latency(const gate_board *board, const gate_client *client, uint64_t now, gate_scene *scene,
                         gate_knobs *knobs) {

@@ -116,7 +116,7 @@ static CUresult get(const char *call, const char *symbol, void **pointer, int ve
     *pointer = NULL;
     if (answer != FOUND) return CUDA_ERROR_NOT_FOUND;
     any_function *function = flags & PER_THREAD_DEFAULT_STREAM ? row->twin : row->plain;
-    memcpy(pointer, &function, sizeof function);
+    memcpy((void *)pointer, (const void *)&function, sizeof function);
     return CUDA_SUCCESS;
 }
 

@@ -16,7 +16,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* For a moment. */
 static void let_others(void) {
-    const struct timespec moment = {.tv_nsec = 100 * 1000};
+    const struct timespec moment = {.tv_nsec = 100 * 1000L};
     pthread_mutex_unlock(&lock);
     nanosleep(&moment, NULL);
     pthread_mutex_lock(&lock);

@@ -83,8 +83,6 @@ class Shepherd : public Policy {
     running(gpu) = {static_cast<Time>(batch.size()), model_of(batch[0]), due, running(gpu).sent};
   }
 
-  // --- idle GPUs
-
   void serve_idle(Time now, Books& books) {
     for (int gpu = 0; !waiting_.empty() && (gpu = idle_.first_at_most(0)) >= 0;) {
       Pick best;
@@ -138,8 +136,6 @@ class Shepherd : public Policy {
     const int size = static_cast<int>(batch_.size());
     books.dispatch(now, gpu, batch_.data(), size, now + std::max(network_.delay(size), stall));
   }
-
-  // --- running batches
 
   void challenge(Time now, Books& books) {
     std::vector<int>& todo = todo_;

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "tensors/json/bytes_tensor.h"
+#include "tensors/json/bytes_from_json.h"
 #include "tensors/json/scan.h"
 #include "tensors/json/text.h"
 #include "tensors/model.h"

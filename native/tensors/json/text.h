@@ -97,11 +97,16 @@ class JsonText {
   void utf8(std::uint32_t code) {
     const auto put = [this](std::uint32_t byte) { out_ += static_cast<char>(byte); };
     if (code < 0x80) return put(code);
-    if (code < 0x800) return put(0xc0 | code >> 6), put(0x80 | (code & 63));
-    if (code < 0x10000) return put(0xe0 | code >> 12), put(0x80 | (code >> 6 & 63)), put(0x80 | (code & 63));
-    put(0xf0 | code >> 18);
-    put(0x80 | (code >> 12 & 63));
-    put(0x80 | (code >> 6 & 63));
+    if (code < 0x800) {
+      put(0xc0 | code >> 6);
+    } else if (code < 0x10000) {
+      put(0xe0 | code >> 12);
+      put(0x80 | (code >> 6 & 63));
+    } else {
+      put(0xf0 | code >> 18);
+      put(0x80 | (code >> 12 & 63));
+      put(0x80 | (code >> 6 & 63));
+    }
     put(0x80 | (code & 63));
   }
 

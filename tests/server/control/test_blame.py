@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from astrarium._front import Verdict
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.control.accounts.causes import QUARANTINED, WORKER_LOST
 from astrarium.server.control.calls.ticket import Ticket
@@ -134,7 +135,7 @@ def test_a_worker_names_the_batch_that_broke_it() -> None:
     first = stage.call()
     stage.wait(1)
     (batch,) = stage.workers.batches()
-    stage.fleet.heard(0, WorkerBroken(batch.run, "lost GPU 0: device-side assert triggered"))
+    stage.fleet.heard(0, WorkerBroken(batch.tag, "lost GPU 0: device-side assert triggered"))
     stage.workers.kill(0, Death("exited with status 75"))
     stage.wait(300)
     assert first.cause == WORKER_LOST
@@ -150,8 +151,8 @@ def test_calls_wait_for_a_worker_that_is_on_its_way_and_others_are_told_that_it_
     admission = stage.coordinator.admission
     assert not stage.coordinator.present
     cost = admission.cost(0)
-    assert admission.admit(0, cost, 25 * MILLISECOND, now, now) == 4  # away
-    assert admission.admit(0, cost, 300 * MILLISECOND, now, now) == 0
+    assert admission.admit(0, cost, 25 * MILLISECOND, now, now) == Verdict.AWAY
+    assert admission.admit(0, cost, 300 * MILLISECOND, now, now) == Verdict.TAKEN
     ticket = stage.call(timeout_ms=300)
     stage.wait(300)
     assert ticket.outcome is Outcome.IN_TIME

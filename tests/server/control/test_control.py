@@ -661,7 +661,7 @@ def test_a_worker_that_dies_with_the_news_of_a_stopped_batch_costs_nobody_an_end
     stage.wait(2)
     preempt(stage)
     (batch,) = stage.workers.batches()
-    stage.scheduler.heard(0, BatchCancelled(batch.run, stage.loop.now, stage.loop.now))
+    stage.scheduler.heard(0, BatchCancelled(batch.tag, stage.loop.now, stage.loop.now))
     stage.fleet.died(0, KILLED)  # in the same turn: one step hears of both
     second = stage.call()
     stage.wait(1000)

@@ -102,7 +102,7 @@ def test_a_worker_that_is_not_back_when_it_was_expected_is_expected_later_and_la
         stage.wait(500)
     assert [round(one / MILLISECOND) for one in expected] == [30, 280, 530]
     stage.coordinator.sync()
-    with pytest.raises(Refused, match="one is expected soon, but not in time") as refused:
+    with pytest.raises(Refused, match="model m0: no worker is up; one is expected in 780 ms") as refused:
         admit(stage, calls)
     assert refused.value.kind is Kind.UNAVAILABLE
     admit(stage, calls, timeout=2000 * MILLISECOND)

@@ -11,10 +11,11 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from astrarium._front import Verdict
 from astrarium.core.optional import extension
 from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND
 from astrarium.server.contract import Refused
-from astrarium.server.control.calls.admission import BACKLOG, TAKEN, admit
+from astrarium.server.control.calls.admission import admit
 from astrarium.server.control.calls.ticket import KeptGpu, Tensors
 from astrarium.server.control.health.bounds import scaled
 from astrarium.server.control.health.drift_watch import EVERY, FEWEST, DriftWatch
@@ -145,13 +146,13 @@ def test_a_call_weighs_what_its_length_takes_once_that_is_known() -> None:
     admission = admission_of(SPEC)
     least = admission.cost(0).weight
     for _ in range(80):
-        assert admission.admit(0, admission.cost(0), 100 * MS, 0, 0) == TAKEN
+        assert admission.admit(0, admission.cost(0), 100 * MS, 0, 0) == Verdict.TAKEN
     for _ in range(9):
         admission.reweigh(0, least, PLAIN, 100 * MS)
-    assert admission.admit(0, admission.cost(0), 100 * MS, 0, 0) == BACKLOG
+    assert admission.admit(0, admission.cost(0), 100 * MS, 0, 0) == Verdict.BACKLOG
     for _ in range(9):
         admission.ended(0, PLAIN, 100 * MS)
-    assert admission.admit(0, admission.cost(0), 100 * MS, 0, 0) == TAKEN
+    assert admission.admit(0, admission.cost(0), 100 * MS, 0, 0) == Verdict.TAKEN
 
 
 def test_a_text_is_weighed_when_it_has_its_tokens() -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from astrarium._front import Verdict
 from astrarium.core.optional import extension
-from astrarium.core.quantities import MILLISECOND
-from astrarium.server.control.calls.admission import BACKLOG, CLOSED, FULL, TAKEN, TOO_LATE
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
+from astrarium.server.contract import Kind, Refused
+from astrarium.server.control.calls.admission import RETRY_AFTER, admit
 from astrarium.serving.contract import (
     DynamicSpec,
     GpuSpec,
@@ -72,17 +74,19 @@ def test_who_is_let_in_and_who_is_not() -> None:
     """Of two GPUs; calls queue up, one has too little time, and there are too many."""
     admission = admission_of(SPEC, most_open=60)
     now = 7 * MILLISECOND
-    assert admission.admit(0, admission.cost(0), OBJECTIVE, now, now) == CLOSED
+    assert admission.admit(0, admission.cost(0), OBJECTIVE, now, now) == Verdict.CLOSED
     admission.close(False)
     cost = admission.cost(0)
     assert cost.needed == 4 * MILLISECOND
-    assert admission.admit(0, cost, 3 * MILLISECOND, now, now) == TOO_LATE
-    assert admission.admit(0, cost, OBJECTIVE, now - 22 * MILLISECOND, now) == TOO_LATE
+    assert admission.admit(0, cost, 3 * MILLISECOND, now, now) == Verdict.TOO_LATE
+    assert admission.admit(0, cost, OBJECTIVE, now - 22 * MILLISECOND, now) == Verdict.TOO_LATE
     verdicts = [admission.admit(0, cost, OBJECTIVE, now, now) for _ in range(52)]
-    assert verdicts == [TAKEN] * 46 + [BACKLOG] * 6
-    assert [admission.admit(0, cost, 2 * OBJECTIVE, now, now) for _ in range(15)] == [TAKEN] * 14 + [FULL]
+    assert verdicts == [Verdict.TAKEN] * 46 + [Verdict.BACKLOG] * 6
+    assert [admission.admit(0, cost, 2 * OBJECTIVE, now, now) for _ in range(15)] == [Verdict.TAKEN] * 14 + [
+        Verdict.FULL
+    ]
     admission.ended(0, cost.weight, OBJECTIVE)
-    assert admission.admit(0, cost, 2 * OBJECTIVE, now, now) == TAKEN
+    assert admission.admit(0, cost, 2 * OBJECTIVE, now, now) == Verdict.TAKEN
     assert admission.open_of(0) == admission.open() == 60
 
 
@@ -92,11 +96,11 @@ def test_who_waits_longer_is_not_ahead_of_who_is_in_a_hurry() -> None:
     admission.close(False)
     cost = admission.cost(0)
     patient = 60 * OBJECTIVE
-    assert [admission.admit(0, cost, patient, 0, 0) for _ in range(1000)] == [TAKEN] * 1000
+    assert [admission.admit(0, cost, patient, 0, 0) for _ in range(1000)] == [Verdict.TAKEN] * 1000
     verdicts = [admission.admit(0, cost, OBJECTIVE, 0, 0) for _ in range(60)]
-    assert TAKEN in verdicts[:5]
-    assert BACKLOG in verdicts[20:]
-    assert admission.admit(0, cost, patient, 0, 0) == TAKEN
+    assert Verdict.TAKEN in verdicts[:5]
+    assert Verdict.BACKLOG in verdicts[20:]
+    assert admission.admit(0, cost, patient, 0, 0) == Verdict.TAKEN
 
 
 def test_who_is_in_a_hurry_is_ahead_of_who_waits_longer() -> None:
@@ -104,8 +108,8 @@ def test_who_is_in_a_hurry_is_ahead_of_who_waits_longer() -> None:
     admission.close(False)
     cost = admission.cost(0)
     admission.let_in(0, cost, OBJECTIVE, 100)
-    assert admission.admit(0, cost, 2 * OBJECTIVE, 0, 0) == BACKLOG
-    assert admission.admit(0, cost, 3 * OBJECTIVE, 0, 0) == TAKEN
+    assert admission.admit(0, cost, 2 * OBJECTIVE, 0, 0) == Verdict.BACKLOG
+    assert admission.admit(0, cost, 3 * OBJECTIVE, 0, 0) == Verdict.TAKEN
 
 
 def test_a_call_of_many_rows_counts_as_many_calls() -> None:
@@ -114,8 +118,40 @@ def test_a_call_of_many_rows_counts_as_many_calls() -> None:
     cost = admission.cost(0, rows=3)
     assert cost.weight == 3 * admission.cost(0).weight
     verdicts = [admission.admit(0, cost, OBJECTIVE, 0, 0) for _ in range(20)]
-    assert verdicts == [TAKEN] * 16 + [BACKLOG] * 4
+    assert verdicts == [Verdict.TAKEN] * 16 + [Verdict.BACKLOG] * 4
     assert admission.open_of(0) == 16
+
+
+def refusal(admission: Any, objective: Time = OBJECTIVE) -> tuple[Kind, str, float | None]:
+    with pytest.raises(Refused) as caught:
+        admit(admission, 0, "m", admission.cost(0), 0, objective, 0)
+    return caught.value.kind, caught.value.reason, caught.value.retry_after
+
+
+def test_python_has_a_kind_for_each_refusal_and_its_words_from_native_code() -> None:
+    admission = admission_of(SPEC, most_open=50)
+    said = "model m took no calls when this one had arrived: the server drains, or no worker is up"
+    assert refusal(admission) == (Kind.UNAVAILABLE, said, RETRY_AFTER)
+    admission.close(False)
+    said = "model m cannot answer within 3 ms: one request alone takes 4 ms, and 0 ms had passed"
+    assert refusal(admission, 3 * MILLISECOND) == (Kind.DEADLINE, said, None)
+    admission.expect_worker(2 * SECOND)
+    said = "model m: no worker is up; one is expected in 2 s"
+    assert refusal(admission) == (Kind.UNAVAILABLE, said, RETRY_AFTER)
+    admission.expect_worker(0)
+    admission.let_in(0, admission.cost(0), OBJECTIVE, 49)
+    said = "overloaded: model m has 49 calls open, more than can be answered in 25 ms"
+    assert refusal(admission) == (Kind.OVERLOADED, said, RETRY_AFTER)
+    admission.let_in(0, admission.cost(0), OBJECTIVE)
+    said = "overloaded: 50 calls are open already, the most that may be"
+    assert refusal(admission) == (Kind.OVERLOADED, said, RETRY_AFTER)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.TAKEN, Verdict.BEHIND, Verdict.TEXTS])
+def test_the_admission_has_no_words_for_what_it_does_not_refuse(verdict: Verdict) -> None:
+    admission = admission_of(SPEC)
+    with pytest.raises(ValueError, match="verdict: expected one by which an admission refuses a call"):
+        admission.words(verdict, 0, "m", admission.cost(0), OBJECTIVE, 0, 0)
 
 
 def admission_of(spec: ModelSpec, gpus: int = 2, most_open: int = 1 << 20) -> Any:
@@ -151,8 +187,8 @@ class Calls:
     def too_many(self, calls: int) -> bool:
         self.keep(calls)
         verdict = self.admission.judge(0, self.cost, OBJECTIVE, self.now, self.now)
-        assert verdict in (TAKEN, BACKLOG)
-        return bool(verdict == BACKLOG)
+        assert verdict in (Verdict.TAKEN, Verdict.BACKLOG)
+        return bool(verdict == Verdict.BACKLOG)
 
     def stretch(self, calls: int, answers: int, lost: bool = False) -> None:
         """Let a stretch of time pass in which so many calls are always open, and so many are answered."""

@@ -269,7 +269,7 @@ class Served:
         return order
 
     def done(self, order: RunBatch) -> None:
-        self.worker.send(encode(BatchDone(order.run, 1, 1, 1, 2, 2)))
+        self.worker.send(encode(BatchDone(order.tag, 1, 1, 1, 2, 2)))
 
     def stop(self) -> None:
         self.may.set()

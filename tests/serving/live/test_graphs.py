@@ -182,7 +182,7 @@ def test_a_third_batch_waits_for_memory_and_none_is_lost(library: Path) -> None:
     world = GpuWorld(Gpu(library), script)
     values = filled(world, 3)
     news = list(map(done, world.serve()))
-    assert [one.run for one in news] == [1, 2, 3, 4, 5, 6, 7]
+    assert [one.tag for one in news] == [1, 2, 3, 4, 5, 6, 7]
     starts = [one.started for one in news]
     assert starts == pytest.approx([8 * MS + i * TAKES for i in range(7)], abs=100 * US)
     assert (replies(world, 3) == -values).all()
@@ -209,9 +209,9 @@ def test_batches_that_were_launched_and_cancelled_do_not_confuse_the_clock(libra
     dropped = [(21 * MS, CancelBatch(3, 0)), (21 * MS, CancelBatch(4, 0))]
     script = [(8 * MS, run(1)), *ahead, *dropped, (22 * MS, run(5)), (22 * MS, run(6)), (22 * MS, run(7))]
     news = GpuWorld(Gpu(library), script).serve()
-    assert [one.run for one in news if isinstance(one, BatchCancelled)] == [3, 4]
+    assert [one.tag for one in news if isinstance(one, BatchCancelled)] == [3, 4]
     finished = [done(one) for one in news if not isinstance(one, BatchCancelled)]
-    assert [one.run for one in finished] == [1, 2, 5, 6, 7]
+    assert [one.tag for one in finished] == [1, 2, 5, 6, 7]
     assert all(one.computed - one.started == pytest.approx(TAKES, abs=US) for one in finished)
 
 
@@ -235,7 +235,7 @@ def test_an_error_that_the_context_does_not_survive_ends_the_worker_and_names_th
     done, broken = world.serve()
     assert isinstance(done, BatchDone)
     assert isinstance(broken, WorkerBroken)
-    assert broken.run == 2
+    assert broken.tag == 2
     assert (error != 710) or "device-side assert triggered" in broken.error
     assert world.left == GAVE_UP
 

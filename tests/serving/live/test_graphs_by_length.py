@@ -181,7 +181,7 @@ def test_batches_in_flight_keep_their_lengths(library: Path) -> None:
         world.memory.view[i * ROOM : i * ROOM + 8] = one.tobytes()
         world.memory.view[i * ROOM + 128 : i * ROOM + 130] = other.tobytes()
     news = world.serve()
-    assert [one.run for one in news if isinstance(one, BatchDone)] == [1, 2]
+    assert [one.tag for one in news if isinstance(one, BatchDone)] == [1, 2]
     for i, (one, other) in enumerate(zip(long, short, strict=True)):
         at = i * ROOM + ROOM // 2
         assert np.frombuffer(world.memory.view, np.int8, 8, at).tolist() == (-one).tolist()

@@ -127,7 +127,7 @@ def test_what_is_not_a_batch_is_obeyed_while_one_runs() -> None:
 def test_a_worker_that_is_told_to_stop_finishes_what_it_was_sent() -> None:
     load = (0, LoadModel(0, plain_files(FILES), [1]))
     world = World([load, (8 * MS, run(1)), (9 * MS, run(2)), (WHILE_IT_RUNS, Stop())])
-    assert [done(news).run for news in world.serve()] == [1, 2]
+    assert [done(news).tag for news in world.serve()] == [1, 2]
 
 
 def test_answers_are_those_of_the_batch_they_belong_to() -> None:
@@ -226,7 +226,7 @@ def test_one_batch_at_a_time_each_as_long_as_its_profile(
     news = news_of(*script, work=work, late=late)
     free = 0
     ends = [one for one in news if isinstance(one, BatchDone | BatchBroken | BatchCancelled)]
-    assert [one.run for one in ends] == list(range(len(batches)))
+    assert [one.tag for one in ends] == list(range(len(batches)))
     for one in news:
         free = left_the_gpu(one, free, batches, recovery)
 

@@ -135,7 +135,7 @@ def test_a_model_is_closed_once_nobody_needs_it(serve: Serve) -> None:
     script = (8 * MS, run(1)), (9 * MS, run(2, model=1)), (9 * MS, again), (9 * MS, run(3, model=1))
     news, log = serve(*script)
     assert [what for _, what in log if what != "launched"] == ["ran", "closed"]
-    assert [done(one).run for one in news] == [1, 2, 3]
+    assert [done(one).tag for one in news] == [1, 2, 3]
     assert done(news[2]).computed - done(news[2]).started == TABLE[1]
 
 

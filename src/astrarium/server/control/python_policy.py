@@ -25,6 +25,7 @@ from astrarium.serving.contract import Action, Event, Request, Setup
 from astrarium.serving.ledger import Fate, Ledger, Outcome
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler
 from astrarium.serving.state import ServingState
+from astrarium.serving.twin.native import event_classes
 
 DISPATCH, DROP, PREEMPT = range(3)
 EventParts: TypeAlias = tuple[Any, ...]  # what the class of an event is made with
@@ -39,18 +40,6 @@ log = logging.getLogger("astrarium.control")
 
 def _arrived(*request: Any) -> Event:
     return contract.RequestArrived(Request(*request))
-
-
-# By kind, as `Event` in native/policies/contract.h counts them; arrivals are the last.
-_EVENTS: tuple[Callable[..., Event], ...] = (
-    contract.BatchFinished,
-    contract.BatchPreempted,
-    contract.RequestProfiled,
-    contract.BatchFailed,
-    contract.GpuJoined,
-    contract.GpuLeft,
-    _arrived,
-)
 
 
 def _whole(what: object, time: Any) -> Time:
@@ -101,11 +90,12 @@ class PythonPolicy:
         self._state = ServingState(setup, OpenLedger())
         self._engine: Engine[ServingState, Any, Any] = Engine(self._state, policy, record=record)
         self._timers = Timers()
+        self._events: tuple[Callable[..., Event], ...] = (*event_classes(), _arrived)  # by number
         self.listens_to_profiler = listens_to_profiler(policy)
 
     def decide(self, now: Time, raw_events: Sequence[RawEvent]) -> tuple[list[Wish], Time]:
         """Return what the policy wants done, and when to be asked again at the latest."""
-        events: list[Any] = [_EVENTS[kind](*what) for kind, what in raw_events]
+        events: list[Any] = [self._events[kind](*what) for kind, what in raw_events]
         events += self._timers.due(now)
         if not events:
             return [], self._timers.earliest

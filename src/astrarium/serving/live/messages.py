@@ -100,13 +100,13 @@ class UnloadModel(Message, frozen=True):
 
 
 class RunBatch(Message, frozen=True):
-    """Run a batch of `packed` members.
+    """Run a batch of `packed` members; what a worker says of it repeats its *tag*.
 
     `shapes` are those of each member's inputs, and None for a member whose model leaves nothing open; they
     are left out where that is so of all.
     """
 
-    run: int
+    tag: int
     model: int
     members: bytes
     start: Time = 0  # not before
@@ -120,7 +120,7 @@ class RunBatch(Message, frozen=True):
 class CancelBatch(Message, frozen=True):
     """Stop a batch if it runs, skip it if it waits; the GPU recovers for *recovery*."""
 
-    run: int
+    tag: int
     recovery: Time = 0
 
 
@@ -140,9 +140,9 @@ class WorkerUp(Message, frozen=True):
 
 
 class WorkerBroken(Message, frozen=True):
-    """A worker cannot go on, since it ran this batch (-1: none), and ends itself."""
+    """A worker cannot go on, since it ran the batch of this tag (-1: none), and ends itself."""
 
-    run: int
+    tag: int
     error: str
 
 
@@ -219,7 +219,7 @@ class BatchDone(Message, frozen=True):
     taken alone, where the backend knows.
     """
 
-    run: int
+    tag: int
     received: Time
     started: Time
     computing: Time  # inputs gathered
@@ -230,14 +230,14 @@ class BatchDone(Message, frozen=True):
 
 
 class BatchBroken(Message, frozen=True):
-    run: int
+    tag: int
     started: Time
     finished: Time
     error: str
 
 
 class BatchCancelled(Message, frozen=True):
-    run: int
+    tag: int
     started: Time
     stopped: Time
 

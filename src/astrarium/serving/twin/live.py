@@ -17,28 +17,21 @@ from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Setup
 from astrarium.serving.policies import LiveTwinned, ServingPolicy, listens_to_profiler
 from astrarium.serving.state import ServingState
-from astrarium.serving.twin.native import has_twin, native_setup
-
-# As `Event` in native/policies/contract.h.
-_FINISHED, _PREEMPTED, _PROFILED, _FAILED, _JOINED, _LEFT = range(6)
+from astrarium.serving.twin.native import event_classes, has_twin, native_setup
 
 
-def _as_native(event: Event) -> tuple[int, int, int, int, int] | None:
-    """Return an event that is no arrival in the form that the twin reads."""
+def _fields(event: Event) -> tuple[int, int, int, int]:
+    """Return what native code reads of an event that is no arrival."""
     match event:
-        case contract.BatchFinished(gpu, run, started, ended):
-            return _FINISHED, gpu, run, started, ended
-        case contract.BatchPreempted(gpu, run, started, stopped):
-            return _PREEMPTED, gpu, run, started, stopped
+        case contract.BatchFinished(gpu, run, began, ended) | contract.BatchPreempted(gpu, run, began, ended):
+            return gpu, run, began, ended
         case contract.RequestProfiled(_, model, application, time):
-            return _PROFILED, model, application, time, 0
+            return model, application, time, 0
         case contract.BatchFailed(gpu, run, _):
-            return _FAILED, gpu, run, 0, 0
-        case contract.GpuJoined(gpu):
-            return _JOINED, gpu, 0, 0, 0
-        case contract.GpuLeft(gpu):
-            return _LEFT, gpu, 0, 0, 0
-    return None
+            return gpu, run, 0, 0
+        case contract.GpuJoined(gpu) | contract.GpuLeft(gpu):
+            return gpu, 0, 0, 0
+    raise TypeError(f"{event}: native code reads no such event")
 
 
 class LiveTwin:
@@ -48,6 +41,7 @@ class LiveTwin:
         self.parameters = module.Parameters(policy.native, *policy.native_parameters())
         self._native = module.LivePolicy(native_setup(module, setup), self.parameters)
         self._reasons = module.reasons()
+        self._kinds = {kind: number for number, kind in enumerate(event_classes())}
         self._timer = policy.live_twin
         self.listens_to_profiler = listens_to_profiler(policy)
 
@@ -57,8 +51,8 @@ class LiveTwin:
         for event in events:
             if type(event) is contract.RequestArrived:
                 arrivals.append(msgspec.structs.astuple(event.request))
-            elif native_event := _as_native(event):
-                others.append(native_event)
+            elif (kind := self._kinds.get(type(event))) is not None:
+                others.append((kind, *_fields(event)))
         return [self._action(*decision) for decision in self._native.decide(now, arrivals, others)]
 
     def _action(self, kind: int, first: int, second: Any, third: int) -> Action:

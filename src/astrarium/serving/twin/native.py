@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from astrarium.core.optional import extension
-from astrarium.serving.contract import Lengths, ModelSpec, Setup
+from astrarium.serving import contract
+from astrarium.serving.contract import Event, Lengths, ModelSpec, Setup
 from astrarium.serving.policies.alike import AlikePolicy
 
 
@@ -14,6 +16,14 @@ def has_twin(policy: Any) -> bool:
     decider = policy.policy if isinstance(policy, AlikePolicy) else policy
     named = type(decider).__dict__.get("native", "")  # not inherited: a subclass decides otherwise
     return bool(named) and extension("_simulator") is not None
+
+
+@cache
+def event_classes() -> tuple[type[Event], ...]:
+    """Return the classes of events by the numbers that native code has for them; arrivals have none."""
+    module = extension("_simulator")
+    assert module is not None
+    return tuple(getattr(contract, name) for name in module.event_kinds())
 
 
 def native_setup(module: Any, setup: Setup) -> Any:

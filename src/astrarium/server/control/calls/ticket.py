@@ -69,7 +69,7 @@ class Waiter(Protocol):
 
 
 class EndedBatch(NamedTuple):
-    """What comes back from the native scheduler with a call, of the batch that carried its last part."""
+    """What comes back from the native scheduler with a call, of the batch that carried its last row."""
 
     tag: int
     gpu: int
@@ -91,7 +91,7 @@ class KeptGpu(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A ticket has a part for each row of its call, and has ended when they all have.
+    """A ticket has ended when all rows of its call have.
 
     No worker writes into its block any more by then; that is given back once the client has its answer.
     """
@@ -112,7 +112,7 @@ class Ticket:
     outcome: Outcome = Outcome.OPEN
     cause: str = ""  # one of a few words: what metrics count
     reason: str = ""  # what the client is told
-    batch: EndedBatch | None = None  # the last one that carried a part to its end
+    batch: EndedBatch | None = None  # the last one that carried a row to its end
     released: bool = False
     retried: bool = False
     trial: bool = False  # a made-up call of our own, to find out whether its model works again

@@ -10,7 +10,7 @@ class Loss(NamedTuple):
 
     reason: str
     by_its_work: bool
-    run: int = -1
+    tag: int = -1
 
 
 class Blame(NamedTuple):

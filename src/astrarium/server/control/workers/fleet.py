@@ -219,7 +219,7 @@ class Fleet:
         if entry is None:
             return
         loss = entry.take_loss(death)
-        loading = entry.loading >= 0 and loss.run < 0 and loss.by_its_work
+        loading = entry.loading >= 0 and loss.tag < 0 and loss.by_its_work
         by_a_model = loading or (loss.by_its_work and self._controller.oldest(worker) is not None)
         now = self._clock()
         entry.pause = entry.pause_after(now - entry.started, by_a_model, self._lateness.late)

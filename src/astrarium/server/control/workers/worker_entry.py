@@ -58,7 +58,7 @@ class WorkerEntry:
         """Return how a worker was lost; what it said of its own end tells more than how its process ended."""
         broken = self.broken
         self.broken = None
-        return Loss(*death) if broken is None else Loss(broken.error, True, broken.run)
+        return Loss(*death) if broken is None else Loss(broken.error, True, broken.tag)
 
     def pause_after(self, life: Time, by_a_model: bool, late: Time) -> Time:
         """Return how long not to start a worker that has died, *by_a_model* that it ran or loaded.

@@ -33,7 +33,7 @@ class LoadingHost(Protocol):
 
     def wait_until(self, instant: Time, ready: Ready | None = None) -> bool: ...
 
-    def check_device(self, run: int) -> None:
+    def check_device(self, tag: int) -> None:
         """Leave where the GPU is lost for this process."""
 
     def hold_garbage(self) -> None:

@@ -138,9 +138,9 @@ class Worker:
             case RunBatch():
                 served = self._models.get(order.model)
                 self._turns.append(BatchTurn(order, received, served, self._memory.view))
-            case messages.CancelBatch(run, recovery):
-                if any(turn.order.run == run for turn in (self._running, *self._turns) if turn):
-                    self._cancelled[run] = recovery  # else it has ended, and its end is on the way
+            case messages.CancelBatch(tag, recovery):
+                if any(turn.order.tag == tag for turn in (self._running, *self._turns) if turn):
+                    self._cancelled[tag] = recovery  # else it has ended, and its end is on the way
             case LoadModel():
                 self._models.load(order)
             case messages.UnloadModel(model):
@@ -159,7 +159,7 @@ class Worker:
         """Hear an order while waiting for an instant; return whether it ends the batch that runs."""
         self._listen()
         self._launch_ahead(until)
-        return self._running is not None and self._running.order.run in self._cancelled
+        return self._running is not None and self._running.order.tag in self._cancelled
 
     def send(self, news: messages.News) -> None:
         self._connection.send(messages.encode(news))
@@ -194,19 +194,19 @@ class Worker:
 
     def _run_turn(self, turn: BatchTurn) -> None:
         self._running = turn
-        run = turn.order.run
+        tag = turn.order.tag
         started = max(self._gpu_free, turn.not_before)
         try:
             self.send(self._carried_out(turn))
         except contract.Interrupted:
-            self._recover(run, started)
+            self._recover(tag, started)
         except FrontendGone:
             raise
         except BaseException as error:  # `sys.exit()` in a model breaks its batch, not the worker
-            self.check_device(run)
+            self.check_device(tag)
             self._gpu_free = self._clock()
             self.send(
-                messages.BatchBroken(run, min(started, self._gpu_free), self._gpu_free, error_text(error))
+                messages.BatchBroken(tag, min(started, self._gpu_free), self._gpu_free, error_text(error))
             )
         self._running = None
         self._slow.add(turn)
@@ -214,34 +214,34 @@ class Worker:
         if self._garbage is not None:
             self._garbage.busy_moment()
 
-    def check_device(self, run: int) -> None:
+    def check_device(self, tag: int) -> None:
         """Leave where the batch that failed has taken the GPU's context with it: no later one could run."""
         if why := device_health.lost():
-            self.send(messages.WorkerBroken(run, why))
+            self.send(messages.WorkerBroken(tag, why))
             self._leave(GAVE_UP)
 
     def _carried_out(self, turn: BatchTurn) -> BatchDone:
-        run = turn.order.run
+        tag = turn.order.tag
         received = turn.received
         now = self._clock()
-        if run in self._cancelled or (turn.awaits_start and not self.wait_until(turn.order.start)):
+        if tag in self._cancelled or (turn.awaits_start and not self.wait_until(turn.order.start)):
             raise contract.Interrupted
         if not turn.order.members:
-            return BatchDone(run, received, now, now, now, now)
+            return BatchDone(tag, received, now, now, now, now)
         if turn.launches and not turn.launched:
             self._launch(turn)
         started, ran = turn.take(self._gpu_free, self._clock)
         self._gpu_free = ran.ended
-        if run in self._cancelled:
+        if tag in self._cancelled:
             raise contract.Interrupted  # it could not be stopped, but nobody waits for these answers now
         shapes = turn.reply(ran.result)
         own = list(ran.result.own_times)
-        return BatchDone(run, received, started, ran.began, ran.ended, self._clock(), shapes, own)
+        return BatchDone(tag, received, started, ran.began, ran.ended, self._clock(), shapes, own)
 
-    def _recover(self, run: int, started: int) -> None:
+    def _recover(self, tag: int, started: int) -> None:
         stopped = self._clock()
-        recovery = self._cancelled.pop(run)
+        recovery = self._cancelled.pop(tag)
         self._running = None
         self._gpu_free = stopped + recovery
         self.wait_until(self._gpu_free)
-        self.send(messages.BatchCancelled(run, min(started, stopped), stopped))
+        self.send(messages.BatchCancelled(tag, min(started, stopped), stopped))

@@ -1,6 +1,6 @@
 /* How long a client is believed to be at work that gives no sign of life. */
-#ifndef ASTRARIUM_GATE_SHARING_LEASE_H
-#define ASTRARIUM_GATE_SHARING_LEASE_H
+#ifndef ASTRARIUM_GATE_SHARING_LIVELINESS_H
+#define ASTRARIUM_GATE_SHARING_LIVELINESS_H
 
 #include "board/layout.h"
 

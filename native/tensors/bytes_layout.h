@@ -3,11 +3,8 @@
 
 #include <cstdint>
 #include <cstring>
-#include <string>
 #include <string_view>
 #include <utility>
-
-#include "tensors/json/scan.h"
 
 namespace astrarium::protocol {
 
@@ -32,16 +29,6 @@ inline std::string_view next_element(std::string_view& data) {
   const std::string_view element = data.substr(sizeof length, length);
   data.remove_prefix(sizeof length + length);
   return element;
-}
-
-// Appends a text of JSON as an element.
-inline bool append_text(JsonScan& scan, std::string& out) {
-  const std::size_t begin = out.size();
-  out.append(sizeof(std::uint32_t), '\0');
-  if (!scan.any_text(out)) return false;
-  const auto length = static_cast<std::uint32_t>(out.size() - begin - sizeof(std::uint32_t));
-  std::memcpy(out.data() + begin, &length, sizeof length);
-  return true;
 }
 
 }  // namespace astrarium::protocol

@@ -1,4 +1,4 @@
-#include "sharing/lease.h"
+#include "sharing/liveliness.h"
 
 #include "board/atomics.h"
 #include "board/reads.h"
