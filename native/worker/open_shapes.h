@@ -135,7 +135,7 @@ class OpenShapes {
 
   static void write_number(const OpenTensor& tensor, char* to, std::size_t number) {
     const auto wide = static_cast<std::int64_t>(number);
-    copy(to, reinterpret_cast<const char*>(&wide), tensor.fixed());  // little-endian, as batch_copy.h asserts
+    copy(to, reinterpret_cast<const char*>(&wide), tensor.fixed());  // little-endian, as tensors/batch_copy.h asserts
   }
 
   static void copy(char* to, const char* from, std::size_t bytes) {

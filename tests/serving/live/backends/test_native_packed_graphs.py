@@ -179,7 +179,7 @@ def test_batches_in_flight_keep_their_items(library: Path) -> None:
     )
     written(world, items)
     news = world.serve()
-    assert [one.run for one in news if isinstance(one, BatchDone)] == [1, 2, 3]
+    assert [one.tag for one in news if isinstance(one, BatchDone)] == [1, 2, 3]
     for one in news:
         check(one, world, items)
 
