@@ -1,5 +1,6 @@
 // Items of unequal length one after another, in the graphs of one total: which graph they fit, what is behind them
-// there, and where each one's answers are. packing.py and worker/packing.py say in Python what this does.
+// there, and where each one's answers are. serving/live/packing.py and serving/live/worker/packing.py say in Python
+// what this does.
 #pragma once
 
 #include <algorithm>
