@@ -47,8 +47,11 @@ class Sampler(Protocol):
     def adopt(self, values: Values) -> Configuration:
         """Accept a configuration of the search itself, such as a changed copy, to learn from it too."""
 
+    def observe(self, id: int, iterations: int, value: float) -> None:
+        """Hear a value on the way to the end of a trial."""
+
     def report(self, id: int, iterations: int, value: float) -> bool:
-        """Hear a value after so many iterations in all; return True if the library would stop it."""
+        """Hear a value at the end of a trial; return True if the library would stop the candidate."""
 
     def tell(self, id: int, value: float | None, standing: Standing) -> None:
         """Hear that a candidate has ended. *value* is its last value, if it ever had one."""
@@ -65,6 +68,9 @@ class CountingSampler:
     def adopt(self, values: Values) -> Configuration:
         self._next += 1
         return Configuration(self._next - 1, dict(values))
+
+    def observe(self, id: int, iterations: int, value: float) -> None:
+        """There is nothing to learn."""
 
     def report(self, id: int, iterations: int, value: float) -> bool:
         return False

@@ -112,7 +112,7 @@ class Session:
         if not self._noted(candidate, CandidateScore(now, iterations, value, metrics)):
             return False
         if iterations < self._open[trial].total:
-            self.pool.report(candidate, iterations, value)
+            self.pool.pass_on(candidate, iterations, value)
         return True
 
     @property

@@ -35,6 +35,11 @@ class Rising:
         self.done = state
 
 
+@pytest.fixture(autouse=True)
+def saving_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "SAVING_SECONDS", 1000.0)
+
+
 def saved_by(folder: Path, best: float | None = None, start: int = 0, **setup: Any) -> list[tuple[int, bool]]:
     """Train one candidate here; return which iterations were saved on the way, and whether as the best."""
     told: list[Message] = []
@@ -56,7 +61,28 @@ def test_where_more_is_better_the_ends_are_saved(tmp_path: Path) -> None:
 
 
 def test_only_the_last_is_kept_if_asked(tmp_path: Path) -> None:
-    assert saved_by(tmp_path, keep="last") == []
+    assert saved_by(tmp_path, keep="last", goal="max") == [(8, True)]  # it is the best, too
+    assert saved_by(tmp_path, keep="last", target=1.0) == [(3, True), (4, True)]  # they end the search
+
+
+def test_a_best_that_cannot_be_saved_does_not_end_a_candidate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(self: Rising) -> int:
+        if self.done == 2:
+            raise OSError("no room")
+        return self.done
+
+    monkeypatch.setattr(Rising, "save", save)
+    assert saved_by(tmp_path) == [(1, True)]
+    assert "could not be saved" in capsys.readouterr().err
+    assert read(tmp_path, Checkpoint(0, TOTAL)) == TOTAL
+
+
+def test_who_leaves_at_its_best_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last state is the best that is kept, though no better one was saved on the way."""
+    monkeypatch.setattr(member, "SAVING_SECONDS", -1000.0)
+    assert saved_by(tmp_path, goal="max") == [(8, True)]
 
 
 def test_who_goes_on_saves_what_is_as_good_as_before(tmp_path: Path) -> None:
@@ -71,7 +97,7 @@ def test_where_saving_takes_too_long_only_a_target_is_saved(
 ) -> None:
     monkeypatch.setattr(member, "SAVING_SECONDS", 0.0)
     monkeypatch.setattr(member, "SAVING_SHARE", 0.0)
-    assert saved_by(tmp_path) == []
+    assert saved_by(tmp_path) == [(8, True)]  # with which it ends
     assert saved_by(tmp_path, target=1.0) == [(3, True), (4, True)]
 
 

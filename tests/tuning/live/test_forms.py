@@ -13,9 +13,9 @@ from astrarium.core.errors import InputError
 from astrarium.tuning.live.backend import Checkpoint, Iterated, Work
 from astrarium.tuning.live.slots.member import GangMember
 from astrarium.tuning.live.slots.messages import Begin, MemberEnded, Message, SlotSetup
-from astrarium.tuning.live.training.forms import of_one_gpu, takes_workers
+from astrarium.tuning.live.training.forms import of_one_gpu, takes_workers, training_of
 from astrarium.tuning.live.training.packing import packed
-from astrarium.tuning.live.training.workers import Workers
+from astrarium.tuning.live.training.workers import ClosableTraining, Workers
 from astrarium.tuning.runtime import Place
 
 calls: list[Any] = []
@@ -146,6 +146,53 @@ def test_several_numbers_can_be_reported(tmp_path: Path) -> None:
     assert trained(tmp_path, lambda values: {"loss": 0.25}, 1)[0] == [0.25]
 
 
+def test_a_state_is_that_of_its_report(tmp_path: Path) -> None:
+    """A function may go on to change what it has handed over."""
+
+    def changes(values: dict[str, Any]) -> None:
+        state = astrarium.resumed() or {"x": 0}
+        while True:
+            state["x"] += 1
+            astrarium.report(float(state["x"]), state if state["x"] % 3 == 0 else None)
+
+    assert trained(tmp_path, changes, 4)[0] == [1.0, 2.0, 3.0, 4.0]
+    assert trained(tmp_path, changes, 6, start=4)[0] == [5.0, 6.0]
+
+
+def test_a_yield_of_more_than_a_pair_is_an_error(tmp_path: Path) -> None:
+    def three(values: dict[str, Any]) -> Iterator[Any]:
+        yield 1.0, None, 3
+
+    _, ended = trained(tmp_path, three, 2)
+    assert "a pair of a value and a state" in ended.error
+
+
+@pytest.mark.parametrize("objective", [makes, reports_without_state])
+def test_what_is_saved_before_the_first_step_is_what_was_loaded(objective: Callable[..., Any]) -> None:
+    first = training_of(objective, {"x": 1.0}, Workers())
+    values = [first.step(), first.step()]
+    second = training_of(objective, {"x": 1.0}, Workers())
+    second.load(first.save())
+    third = training_of(objective, {"x": 1.0}, Workers())
+    third.load(second.save())
+    assert [*values, third.step()] == [2.0, 3.0, 4.0]
+    for training in (first, second, third):
+        assert isinstance(training, ClosableTraining)
+        training.close()
+
+
+@pytest.mark.parametrize("form", ["class", "function"])
+def test_whoever_makes_a_training_has_it_closed(tmp_path: Path, form: str) -> None:
+    closed: list[str] = []
+
+    class Closes(StepsOnly):
+        def close(self) -> None:
+            closed.append(form)
+
+    trained(tmp_path, Closes if form == "class" else lambda values: Closes(values), 2)
+    assert closed == [form]
+
+
 def test_an_error_is_the_candidates_own(tmp_path: Path) -> None:
     def broken(values: dict[str, Any]) -> float:
         raise RuntimeError("no such luck")
@@ -173,6 +220,9 @@ def test_who_knows_nothing_of_workers_gets_no_second_gpu(tmp_path: Path) -> None
     assert not takes_workers(lambda values, rate=0.1: 1.0)
     assert [of_one_gpu(one) for one in (both, makes)] == [False, True]
     file = tmp_path / "train.py"
-    file.write_text("def one(values):\n    return 1.0\ndef two(values, workers):\n    return 1.0\n")
-    assert of_one_gpu(f"{file}:one")
-    assert not of_one_gpu(f"{file}:two")
+    file.write_text(
+        "def one(values, epochs=3):\n    return 1.0\n"
+        "def two(values, workers):\n    return 1.0\n"
+        "class Three:\n    def __init__(self, values):\n        pass\n"
+    )
+    assert [of_one_gpu(f"{file}:{name}") for name in ("one", "two", "Three")] == [True, False, True]

@@ -7,18 +7,23 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from astrarium.core.quantities import SECOND
 from astrarium.tuning.live.backend import Checkpoint
 from astrarium.tuning.live.checkpoints import Checkpoints
 from astrarium.tuning.live.loop.limits import LiveLimits
+from astrarium.tuning.live.loop.reports import Reported
 from astrarium.tuning.live.progress import SearchProgress
 from astrarium.tuning.live.run.journal import FileJournal
 from astrarium.tuning.live.view import status
+from astrarium.tuning.optuna import sampler as optuna_sampler
+from astrarium.tuning.optuna.sampler import OptunaSampler
 from astrarium.tuning.report import files as report
 from astrarium.tuning.report.summary import summarize
 from astrarium.tuning.samplers import Standing
+from astrarium.tuning.spaces import Range
 from tests.support.tuning.live_search import TASK, Play
 
 LONG = {"candidates": 4, "iterations": 60}  # one rung of 60 iterations
@@ -131,6 +136,7 @@ def test_a_sampler_hears_every_value_once() -> None:
     play = Play("successive-halving", settings={"candidates": 3, "iterations": 9})
     heard: list[tuple[int, int]] = []
     sampler: Any = play.live.session.pool._sampler
+    sampler.observe = lambda id, iterations, value: heard.append((id, iterations))
     sampler.report = lambda id, iterations, value: heard.append((id, iterations))
     play.go()
     expected = [
@@ -157,3 +163,38 @@ def test_other_numbers_are_kept_and_shown(tmp_path: Path) -> None:
     again = FileJournal(tmp_path / "journal.jsonl", Checkpoints(tmp_path))
     values = record.candidates[1].values
     assert [one.metrics for one in again.curve(1, values, 2)] == [{"accuracy": 1.1}, {"accuracy": 1.2}]
+
+
+def test_a_search_goes_on_from_what_was_heard(tmp_path: Path) -> None:
+    """A process that was killed may have saved more than it was heard to be worth."""
+    checkpoints = KeptCheckpoints(tmp_path, {Checkpoint(0, at) for at in (10, 60, 66, 70)})
+    journal = FileJournal(tmp_path / "journal.jsonl", checkpoints)
+    values = {"rate": 0.1}
+    journal.began(0, values)
+    assert journal.kept(0, values, 100) == 70  # of an earlier version, which wrote no values on the way
+    journal.reported(0, values, Reported(65, 1.0))
+    assert journal.kept(0, values, 100) == 60
+    assert journal.kept(0, values, 60) == 10
+
+
+def test_studies_hear_of_values_within_limits_and_prune_at_the_ends_of_rungs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = optuna.create_study(pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1))
+    asked: list[int] = []
+    sampler = OptunaSampler(study, {"rate": Range(0.0, 1.0)}, pruning=True)
+    one = sampler.ask()
+    assert one is not None
+
+    def should_prune(trial: optuna.Trial) -> bool:
+        asked.append(1)
+        return False
+
+    monkeypatch.setattr(optuna.Trial, "should_prune", should_prune)
+    sampler.observe(one.id, 1, 3.0)
+    monkeypatch.setattr(optuna_sampler, "REPORTING_SECONDS", -1000.0)
+    sampler.observe(one.id, 2, 2.0)
+    assert not asked
+    assert not sampler.report(one.id, 3, 1.0)
+    assert asked == [1]
+    assert study.trials[0].intermediate_values == {1: 3.0, 3: 1.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from astrarium.run.tables import as_it_is, plain_table, unit_of
@@ -58,10 +59,11 @@ def iterations(live: LiveTuning) -> int:
 def time_left(live: LiveTuning, seconds: float) -> str | None:
     """Return how long the rest of the search takes at the pace until now; None where nobody knows."""
     done = iterations(live)
+    own = done - live.remembered_iterations
     budget = live.session.budget
-    if budget is None or not 0 < done < budget:
+    if budget is None or own <= 0 or done >= budget:
         return None
-    rest = seconds * (budget - done) / done
+    rest = seconds * (budget - done) / own
     unit, size = unit_of(rest)
     return f"{rest / size:.2g} {unit}"
 
@@ -87,4 +89,5 @@ def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
     shown = [values[(part + 1) * len(values) // count - 1] for part in range(count)]
     low = min(shown, default=0.0)
     span = max(shown, default=0.0) - low
-    return "".join(BARS[round((value - low) / span * (len(BARS) - 1)) if span else 0] for value in shown)
+    height = (len(BARS) - 1) / span if span and isfinite(span) else 0.0
+    return "".join(BARS[round((value - low) * height) if height else 0] for value in shown)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from astrarium.core.errors import InputError
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     import optuna
 
     Suggest = Callable[[optuna.Trial], Mapping[str, Any] | None]
+
+
+# Values on the way may take so much of a search's time, and so many seconds, to reach the study.
+REPORTING_SHARE = 0.1
+REPORTING_SECONDS = 1.0
 
 
 class OptunaSampler:
@@ -50,6 +56,8 @@ class OptunaSampler:
         self._fixed = None if callable(space) else distributions(space)
         self._trials: dict[int, optuna.Trial] = {}  # that have not ended
         self._asked: list[int] = []  # their numbers, in the order of candidates
+        self._began = monotonic()
+        self._reporting = 0.0  # seconds, in all
 
     def ask(self) -> Configuration | None:
         if self._left == 0:
@@ -76,6 +84,15 @@ class OptunaSampler:
         trial = self._trials.get(self._asked[candidate])
         if trial is not None:
             trial.set_user_attr(name, json.loads(value))
+
+    def observe(self, id: int, iterations: int, value: float) -> None:
+        """Report a value on the way, unless that has taken too much of the search's time: a storage on a disk
+        takes some 30 ms for each. Pruners are asked at the ends of trials alone: some remember each question.
+        """
+        now = monotonic()
+        if self._reporting < REPORTING_SECONDS + REPORTING_SHARE * (now - self._began):
+            self._trials[id].report(value, iterations)
+            self._reporting += monotonic() - now
 
     def report(self, id: int, iterations: int, value: float) -> bool:
         trial = self._trials[id]

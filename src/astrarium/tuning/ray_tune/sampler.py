@@ -58,11 +58,14 @@ class RayTuneSampler(CountingSampler):
         self._own.add(self._next)
         return super().adopt(values)
 
-    def report(self, id: int, iterations: int, value: float) -> bool:
+    def observe(self, id: int, iterations: int, value: float) -> None:
         if id not in self._own:
             result = {self._metric: value, "training_iteration": iterations, "trial_id": _name(id)}
             self._last[id] = result
             self._searcher.on_trial_result(_name(id), result)
+
+    def report(self, id: int, iterations: int, value: float) -> bool:
+        self.observe(id, iterations, value)
         return False
 
     def tell(self, id: int, value: float | None, standing: Standing) -> None:

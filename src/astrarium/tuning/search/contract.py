@@ -139,6 +139,10 @@ class Pool:
         candidate.done = iterations
         candidate.history.append(CandidateScore(now, iterations, value))
 
+    def pass_on(self, candidate: Candidate, iterations: int, value: float) -> None:
+        """Tell the sampler a value on the way to the end of a trial."""
+        self._sampler.observe(candidate.configuration.id, iterations, value)
+
     def report(self, candidate: Candidate, iterations: int, value: float) -> bool:
         """Tell the sampler a candidate's value; return True if the sampler's library would stop it."""
         return self._sampler.report(candidate.configuration.id, iterations, value)

@@ -7,6 +7,7 @@ stopped. A run is started when the trial's earlier run, and all runs on its GPUs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from astrarium.core.quantities import SECOND, Time
@@ -63,6 +64,7 @@ class LiveTuning:
         self._looked_up: set[int] = set()  # trials, in the journal
         self._written: set[int] = set()  # candidates, to the journal
         self._remembered = 0  # trials that an earlier run had ended
+        self.remembered_iterations = 0  # of an earlier run
 
     @property
     def over(self) -> str:
@@ -107,13 +109,15 @@ class LiveTuning:
         return happened
 
     def leave(self, clock: Callable[[], Time]) -> None:
-        """Let every run end after its iteration with a checkpoint, from which a later search goes on."""
+        """Let every run end after its iteration with a checkpoint, from which a later search goes on. One who
+        interrupts again does not wait for them."""
         for run in self.runs.alive.values():
             if not run.leaving:
                 run.leaving = True
                 self._backend.stop(run.work.trial, run.work.run)
         until = clock() + self._limits.leaving
-        with waiting("trials end their iterations and save what they have learnt"):
+        doing = waiting("trials end their iterations and save what they have learnt (Ctrl-C: do not wait)")
+        with suppress(KeyboardInterrupt), doing:
             while self.runs.alive and (now := clock()) < until:
                 self._news += self._backend.hear(min(self._limits.patience, until - now) / SECOND)
                 self._hear_leaving(clock())
@@ -185,6 +189,7 @@ class LiveTuning:
         result = self._journal.result(trial.candidate, values, trial.total)
         kept = self._journal.kept(trial.candidate, values, trial.total) - trial.begins
         self._remembered += result is not None
+        self.remembered_iterations += max(0, kept) if result is None else trial.iterations
         learnt = trial.begins + max(0, kept) if result is None else trial.total
         for report in self._journal.curve(trial.candidate, values, learnt):
             self.session.observe(now, trial.id, *report)

@@ -58,11 +58,13 @@ class FileJournal(Journal):
         return known if known.error or total in self._checkpoints.kept(candidate) else None
 
     def kept(self, candidate: int, values: Mapping[str, Any], below: int) -> int:
-        if self._values.get(candidate) != _canonical(values):
+        written = _canonical(values)
+        if self._values.get(candidate) != written:
             return 0
-        return max(
-            (iterations for iterations in self._checkpoints.kept(candidate) if iterations < below), default=0
-        )
+        known = self._curves.get((candidate, written), {})
+        heard = max(known, default=below)  # what was saved after that has a value that nobody knows
+        kept = [one for one in self._checkpoints.kept(candidate) if one < below and one <= heard]
+        return max(kept, default=0)
 
     def tried(self) -> list[dict[str, Any]]:
         """Return the values of candidates in the order of drawing, up to the first that is missing."""

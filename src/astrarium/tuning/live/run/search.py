@@ -117,7 +117,7 @@ def _journal(spec: SearchSpec) -> FileJournal | None:
     if path.exists() and not spec.resume:
         expected = "a folder without an earlier run, or resume=True to go on with that"
         raise InputError("folder", str(spec.folder), expected)
-    candidates = {"space": space_of(spec.space), "seed": spec.seed, "goal": spec.goal}
+    candidates = {"space": space_of(spec.space), "seed": spec.seed, "goal": spec.goal, "metric": spec.metric}
     check_same_search(spec.folder, candidates, spec.resume)
     return FileJournal(path, Checkpoints(spec.folder / "checkpoints"))
 

@@ -29,9 +29,10 @@ from astrarium.tuning.live.training.workers import Build, ClosableTraining, Trai
 
 LONGEST = timedelta(minutes=30)  # that one member may be ahead of another
 MOST = 2000  # letters of an error that are reported
-# Saving a candidate that gets better and better may take so much of the time of its run, and so many seconds.
+# Saving a candidate that gets better and better may take so much of the time of its run, and so many seconds;
+# the first time, in which much is imported and made, does not count.
 SAVING_SHARE = 0.1
-SAVING_SECONDS = 1.0
+SAVING_SECONDS = 0.05
 
 
 class Dropped(BaseException):
@@ -57,7 +58,8 @@ class GangMember:
         self._saved = self.work.start  # the newest checkpoint that is its own or that it began with
         self._saved_at = monotonic()
         self._began = monotonic()
-        self._saving_took = 0.0  # seconds, in all
+        self._saving_took: float | None = None  # seconds, in all; None: nothing was saved yet
+        self._saves_best = setup.keep == "best"
         self._best: float | None = None  # the best value of which this run has saved the state
         self._held: Any = None
 
@@ -82,8 +84,9 @@ class GangMember:
             return self.failed(error)
 
     def _trained(self, build: Callable[[], Build]) -> None:
-        training = self._prepared(build)
+        training = self._made(build)
         try:
+            self._load(training)
             self._iterate(training)
         finally:
             if isinstance(training, ClosableTraining):
@@ -123,17 +126,17 @@ class GangMember:
         gc.collect()
         dist.destroy_process_group()
 
-    def _prepared(self, build: Callable[[], Build]) -> Training:
-        workers = self._workers()
+    def _made(self, build: Callable[[], Build]) -> Training:
+        self.workers = self._workers()
         if not self._setup.lanes:  # runs in lanes share the generators
-            seed_all(workers.seed)
+            seed_all(self.workers.seed)
         with self._theirs():
-            training = training_of(build(), dict(self.work.values), workers)
+            return training_of(build(), dict(self.work.values), self.workers)
+
+    def _load(self, training: Training) -> None:
         if self.work.start is not None:
             with self._theirs():
                 training.load(read(Path(self.begin.folder), self.work.start))
-        self.workers = workers
-        return training
 
     def _workers(self) -> Workers:
         own = int(stream(self._setup.seed, "training", self.work.candidate).integers(2**31))
@@ -156,7 +159,10 @@ class GangMember:
         if self.dropped:
             raise Dropped
         if self.begin.rank == 0:
+            best = self._is_best
             self._save(training)
+            if best:
+                self._tell(Saved(*self.key, self._done, best=True))
 
     def _one_more(self) -> bool:
         """Tell whether there is one more iteration, as the first member sees it."""
@@ -185,11 +191,21 @@ class GangMember:
     def _save_best(self, training: Training) -> None:
         """Save a candidate that is worth more than whenever it was saved, unless that took too long so far;
         one that is good enough to end the search is saved in any case."""
-        if self._setup.keep == "last" or not self._is_best:
+        if not self._is_best:
             return
         most = SAVING_SECONDS + SAVING_SHARE * (monotonic() - self._began)
-        if self._saving_took < most or self._reaches(self._setup.target):
+        affordable = self._saves_best and (self._saving_took or 0.0) < most
+        if affordable or self._reaches(self._setup.target):
+            self._try_to_save(training)
+
+    def _try_to_save(self, training: Training) -> None:
+        """Save a state that nobody needs to go on: where that fails, the candidate goes on without."""
+        try:
             self._save(training)
+        except Exception as error:
+            self._saves_best = False
+            print(f"the best so far could not be saved, and no better will be: {error!r}", file=sys.stderr)
+        else:
             self._tell(Saved(*self.key, self._done, best=True))
 
     def _reaches(self, target: float | None) -> bool:
@@ -212,7 +228,8 @@ class GangMember:
         if self._saved != checkpoint:
             began = monotonic()
             write(Path(self.begin.folder), checkpoint, training.save())
-            self._saving_took += monotonic() - began
+            took = monotonic() - began
+            self._saving_took = 0.0 if self._saving_took is None else self._saving_took + took
             self._best = self._value if self._is_best else self._best
         self._saved = checkpoint
         self._saved_at = monotonic()

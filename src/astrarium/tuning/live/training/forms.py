@@ -19,13 +19,18 @@ import ast
 import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
-from weakref import finalize
 
 from astrarium.core.errors import InputError
 from astrarium.tuning.live.training.parked import ParkedFunction
-from astrarium.tuning.live.training.workers import Training, Workers, set_current_workers
+from astrarium.tuning.live.training.workers import (
+    ClosableTraining,
+    Training,
+    Workers,
+    set_current_workers,
+)
 
 LEAVING = 10.0  # seconds that a function may take to leave
 NEEDED = ("step", "save", "load")
@@ -90,7 +95,6 @@ class FunctionTraining:
         self._is_over = False
         self._loaded: Any = None  # of the training that the function makes
         self._thread = ParkedFunction(self._run, "objective", _Over)
-        self._end = finalize(self, self._thread.close, LEAVING)
 
     def step(self) -> Any:
         """Run on to the next report. A function that has come to its end keeps its last value."""
@@ -99,12 +103,13 @@ class FunctionTraining:
         if self._own is not None:
             return self._own.step()
         if self._value is None:
-            raise InputError("objective", self._function.__name__, f"{FORMS}; it ended without any value")
+            name = getattr(self._function, "__name__", self._function)
+            raise InputError("objective", name, f"{FORMS}; it ended without any value")
         return self._value
 
     def save(self) -> dict[str, Any]:
-        own = None if self._own is None else self._own.save()
-        place = {"since": self._since, "is_over": self._is_over}
+        own = self._loaded if self._own is None else self._own.save()
+        place = {"since": self._since + self._again, "is_over": self._is_over}
         return {"state": self.state, "value": self._value, "own": own, **place}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -115,7 +120,9 @@ class FunctionTraining:
         self._loaded = state["own"]
 
     def close(self) -> None:
-        self._end()
+        self._thread.close(LEAVING)
+        if isinstance(self._own, ClosableTraining):
+            self._own.close()
 
     def park(self, reported: _Report) -> None:
         self._thread.park(reported)
@@ -135,7 +142,7 @@ class FunctionTraining:
         self._is_over = reported.is_last
         self._since += 1
         if reported.state is not None:
-            self.state = reported.state
+            self.state = deepcopy(reported.state)  # the function may go on to change it
             self._since = 0
 
     def _run(self) -> None:
@@ -144,7 +151,7 @@ class FunctionTraining:
         returned = self._function(self._values)
         if inspect.isgenerator(returned):
             for yielded in returned:
-                self.park(_Report(*yielded) if isinstance(yielded, tuple) else _Report(yielded))
+                self.park(_yielded(yielded))
         elif callable(getattr(returned, "step", None)):
             self._made(as_training(returned))
         elif returned is not None and self._value is None:
@@ -155,6 +162,14 @@ class FunctionTraining:
         if self._loaded is not None:
             training.load(self._loaded)
         self._own = training
+
+
+def _yielded(yielded: Any) -> _Report:
+    if not isinstance(yielded, tuple):
+        return _Report(yielded)
+    if len(yielded) != 2:
+        raise InputError("objective", yielded, "a value, or a pair of a value and a state, from each yield")
+    return _Report(*yielded)
 
 
 def as_training(made: Any) -> Training:
@@ -190,6 +205,10 @@ class _Unsaved:
         for _ in range(state):
             self.step()
 
+    def close(self) -> None:
+        if isinstance(self._made, ClosableTraining):
+            self._made.close()
+
 
 def takes_workers(function: Callable[..., Any]) -> bool:
     """Tell whether an objective is called with values and workers, or with values alone."""
@@ -218,5 +237,17 @@ def of_one_gpu(objective: Callable[..., Any] | str) -> bool:
         tree = ast.parse(Path(where).read_text(encoding="utf-8"))
     except (SyntaxError, ValueError):  # where it is opened, it says so
         return False
-    functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
-    return name in functions and len(functions[name].args.args) == 1
+    named = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    return name in named and _of_values_alone(named[name])
+
+
+def _of_values_alone(written: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Tell of an objective's source what `takes_workers` denies of the objective itself."""
+    if isinstance(written, ast.ClassDef):
+        makers = [one for one in written.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+        names = [argument.arg for argument in makers[0].args.args[1:]] if makers else []
+        needed = len(names) - len(makers[0].args.defaults) if makers else 0
+    else:
+        names = [argument.arg for argument in written.args.args]
+        needed = len(names) - len(written.args.defaults)
+    return needed == 1 and names[1:2] != ["workers"]

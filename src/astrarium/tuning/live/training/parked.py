@@ -36,6 +36,8 @@ class ParkedFunction:
 
     def park(self, report: object) -> None:
         """Report, from inside the function, and wait there for `next`."""
+        if self._over:  # it was told to leave, and has kept that from itself
+            raise self._leaves
         self._reports.put(report)
         self._go.acquire()
         if self._over:
