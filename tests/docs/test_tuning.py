@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,9 @@ def test_the_page_can_be_followed(call: Any, tmp_path: Path, monkeypatch: pytest
         name = FILE_NAME.match(body)
         if name is not None:
             (tmp_path / name[1]).write_text(body)
+        elif body.startswith("python "):
+            command = [sys.executable, *shlex.split(body)[1:]]
+            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         elif language == "sh":
             answer = call(*shlex.split(body)[1:])
             assert answer.code == 0, answer.err
@@ -42,7 +47,7 @@ def test_the_page_can_be_followed(call: Any, tmp_path: Path, monkeypatch: pytest
             assert language == "text"
             assert not [line for line in words(body, NUMBER) if line not in words(printed, NUMBER)], printed
     listed = dict.fromkeys(re.findall(r"^\| `([\w./]+)` \|", TEXT.split("## Live")[0], re.MULTILINE))
-    assert len(listed) == 12
+    assert len(listed) == 13
     for folder, prefix in ((tmp_path / "first", "fifo"), (tmp_path / "live", "")):
         assert all((folder / name).exists() or (folder / prefix / name).exists() for name in listed)
 

@@ -26,8 +26,8 @@ from astrarium.tuning.scenario.tasks import Task, check_fits, goal_of, named_or_
 from astrarium.tuning.scenario.train_function import train_function
 from astrarium.tuning.spaces import Space, space_of
 
-SECTIONS = ("task", "train", "search", "sampler", "space", "goal", "target", "gpus", "policy", "seed",
-            "costs", "emulated", "engine", "live")  # fmt: skip
+SECTIONS = ("task", "train", "search", "sampler", "space", "goal", "target", "metric", "gpus", "policy",
+            "seed", "costs", "emulated", "engine", "live")  # fmt: skip
 
 
 class TuningScenario(WrittenScenario, frozen=True, kw_only=True):
