@@ -51,8 +51,8 @@ def entry(model: Model, graphs: bool) -> dict[str, Any]:
 def profiled(scenario: Path, name: str, model: Model) -> dict[int, str]:
     data = scenario.with_name(f"{name}.npz")
     np.savez(data, **{model.tensor: np.stack([model.item(number) for number in range(DIFFERENT)])})
-    command = [*COMMAND, "profile", str(scenario), "--model", name, "--write", "--data", str(data)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    command = [*COMMAND, "profile", str(scenario), "--model", name, "--data", str(data)]
+    subprocess.run([*command, "--write", "--no-path"], check=True, stdout=sys.stderr)
     table: dict[int, str] = yaml.safe_load(scenario.read_text())["models"][name]["profile"]["table"]
     return table
 
